@@ -145,6 +145,9 @@ pub enum CliCommand {
     },
     /// Check your setup and suggest fixes
     Doctor,
+    /// This installation of rye
+    #[command(subcommand, name = "self")]
+    Installation(InstallationCommand),
     /// Explain an error code
     Explain {
         /// The code, such as RYE0402
@@ -207,6 +210,9 @@ pub struct McpArguments {
     /// Instead of serving.
     #[command(subcommand)]
     pub command: Option<McpCommand>,
+    /// Show clients these tools by their own names: an id or a pattern such as 'team/*'; can be repeated
+    #[arg(long, value_name = "PATTERN")]
+    pub expose: Vec<String>,
     /// Serve over HTTP on this address, such as 127.0.0.1:7433, or a port alone
     #[arg(long, value_name = "ADDR")]
     pub http: Option<String>,
@@ -560,4 +566,11 @@ pub struct RunBundleArguments {
     /// Never write a lockfile
     #[arg(long)]
     pub frozen: bool,
+}
+
+/// What `rye self` does.
+#[derive(Debug, Subcommand)]
+pub enum InstallationCommand {
+    /// Show the version, how rye was installed, and how to upgrade it
+    Version,
 }

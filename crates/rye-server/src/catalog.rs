@@ -15,6 +15,7 @@ use rye_engine::verbs::execute::{self, ExecuteRequest, ExecuteResponse};
 use rye_engine::verbs::load::{self, LoadedItem};
 use rye_engine::verbs::search;
 use rye_engine::{Code, Engine, Error, ErrorKind, Result, agent_actions};
+use rye_item::space::SpaceTier;
 use rye_item::{ItemId, ItemRef, ItemType};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -35,7 +36,7 @@ pub(crate) struct CatalogPage<T> {
     pub(crate) next: Option<String>,
 }
 
-/// The items of a type after `cursor`, an id, that may be used.
+/// The items of a type after `cursor`, an id, that may be used. Rye's own directives are for rye.
 fn list_page<T>(
     engine: &Engine,
     item_type: ItemType,
@@ -49,7 +50,8 @@ fn list_page<T>(
         let Ok(loaded) = load::load(engine, item, load::LoadOptions::default()) else {
             continue;
         };
-        if is_usable(engine, &loaded) {
+        let is_internal = item_type == ItemType::Directive && loaded.space.tier() == SpaceTier::System;
+        if is_usable(engine, &loaded) && !is_internal {
             items.push(render(item, loaded));
         }
         if items.len() == PAGE_SIZE {
@@ -69,11 +71,9 @@ fn is_usable(engine: &Engine, loaded: &LoadedItem) -> bool {
 /// Directives.
 pub(crate) fn prompts(engine: &Engine, cursor: Option<&str>) -> CatalogPage<Prompt> {
     list_page(engine, ItemType::Directive, cursor, |item, loaded| {
-        let inputs = loaded.metadata.get("inputs").and_then(Value::as_array).cloned().unwrap_or_default();
-        let arguments: Vec<PromptArgument> = inputs.iter().filter_map(prompt_argument).collect();
-        let description = text(&loaded.metadata, "description");
+        let arguments: Vec<PromptArgument> = loaded.inputs.iter().filter_map(prompt_argument).collect();
         let arguments = (!arguments.is_empty()).then_some(arguments);
-        Prompt::new(item.id.to_string(), description, arguments).with_title(item.id.name())
+        Prompt::new(item.id.to_string(), loaded.description, arguments).with_title(item.id.name())
     })
 }
 
@@ -117,6 +117,10 @@ pub(crate) fn resources(engine: &Engine, cursor: Option<&str>) -> CatalogPage<Re
         let resource = Resource::new(resource_uri(&item.id), item.id.to_string())
             .with_mime_type(MARKDOWN)
             .with_size(size);
+        let resource = match loaded.description {
+            Some(description) => resource.with_description(description),
+            None => resource,
+        };
         match loaded.title {
             Some(title) => resource.with_title(title),
             None => resource,
@@ -223,8 +227,8 @@ fn input_values(engine: &Engine, directive: &str, input: &str, start: &str) -> V
     else {
         return Vec::new();
     };
-    let inputs = loaded.metadata.get("inputs").and_then(Value::as_array).cloned().unwrap_or_default();
-    let Some(declared) = inputs.iter().find(|declared| text(declared, "name").as_deref() == Some(input))
+    let Some(declared) =
+        loaded.inputs.iter().find(|declared| text(declared, "name").as_deref() == Some(input))
     else {
         return Vec::new();
     };

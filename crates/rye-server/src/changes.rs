@@ -24,6 +24,8 @@ const MAX_BACKLOG: usize = 256;
 /// Something a client may want to know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum CatalogChange {
+    /// The list of tools may be another.
+    Tools,
     /// The list of prompts may be another.
     Prompts,
     /// The list of resources may be another.
@@ -32,13 +34,18 @@ pub(crate) enum CatalogChange {
     Resource(String),
 }
 
+impl CatalogChange {
+    /// Every list may be another.
+    pub(crate) const LISTS: [Self; 3] = [Self::Tools, Self::Prompts, Self::Resources];
+}
+
 /// Who is told.
 pub(crate) struct ChangeNotifier {
     sender: broadcast::Sender<CatalogChange>,
     is_watching: AtomicBool,
 }
 
-/// How directives and knowledge look on disk.
+/// How items look on disk.
 type CatalogSnapshot = BTreeMap<(ItemType, ItemId), Vec<(Space, FileStamp)>>;
 
 impl ChangeNotifier {
@@ -77,7 +84,7 @@ async fn watch_loop(shared: Arc<ServerState>) {
             () = changed.notified() => {}
             () = shared.engines.on_reopen.notified() => {
                 // Keys or settings changed: what may be used may be another, though no item changed.
-                [CatalogChange::Prompts, CatalogChange::Resources].into_iter().for_each(send);
+                CatalogChange::LISTS.into_iter().for_each(send);
             }
         }
         tokio::time::sleep(DEBOUNCE_INTERVAL).await;
@@ -104,7 +111,8 @@ fn take_snapshot(engine: &Engine) -> CatalogSnapshot {
     let spaces = &engine.workspace.spaces;
     let mut snapshot = CatalogSnapshot::new();
     for space in spaces.order() {
-        for entry in spaces.scan(&space, &[ItemType::Directive, ItemType::Knowledge]).entries {
+        for entry in spaces.scan(&space, &[ItemType::Tool, ItemType::Directive, ItemType::Knowledge]).entries
+        {
             let key = (entry.item.item_type, entry.item.id);
             snapshot.entry(key).or_default().push((space.clone(), entry.stamp));
         }
@@ -117,8 +125,9 @@ fn diff(before: &CatalogSnapshot, after: &CatalogSnapshot) -> Vec<CatalogChange>
     let keys = before.keys().chain(after.keys().filter(|key| !before.contains_key(*key)));
     for key in keys.filter(|key| before.get(*key) != after.get(*key)) {
         let list = match key.0 {
+            ItemType::Tool => CatalogChange::Tools,
             ItemType::Directive => CatalogChange::Prompts,
-            ItemType::Knowledge | ItemType::Tool | ItemType::Config => CatalogChange::Resources,
+            ItemType::Knowledge | ItemType::Config => CatalogChange::Resources,
         };
         if key.0 == ItemType::Knowledge {
             changes.push(CatalogChange::Resource(catalog::resource_uri(&key.1)));

@@ -301,12 +301,10 @@ pub(crate) fn elicitation_mode(
 }
 
 fn elicitation_form(request: &ConsentRequest) -> Result<ElicitRequestParams, Error> {
-    let schema: ElicitationSchema = serde_json::from_value(serde_json::json!({
-        "type": "object",
-        "properties": {"agree": {"type": "boolean", "title": "I agree", "default": false}},
-        "required": ["agree"],
-    }))
-    .map_err(|error| Error::new(Code::Serving, error.to_string()))?;
+    // Nothing to fill in: accepting is the consent, declining is the refusal.
+    let schema: ElicitationSchema =
+        serde_json::from_value(serde_json::json!({"type": "object", "properties": {}}))
+            .map_err(|error| Error::new(Code::Serving, error.to_string()))?;
     let message = rye_item::text::reveal_hidden(&request.message).into_owned();
     Ok(ElicitRequestParams::FormElicitationParams { meta: None, message, requested_schema: schema })
 }
@@ -362,18 +360,20 @@ pub(crate) fn consents_from_responses(
 
 /// What an answer says about this: yes to it; no, where a no is an answer; else nothing.
 fn granted_subject(answer: &ElicitResult, subject: &str) -> Option<String> {
-    let agreed = answer.content.as_ref().and_then(|content| content.get("agree"));
-    let is_denied = answer.action == ElicitationAction::Accept && agreed == Some(&Value::Bool(false));
-    match subject.strip_prefix(APPROVE_PREFIX) {
-        _ if is_accepted(answer) => Some(subject.to_owned()),
-        Some(threads) if is_denied => Some(format!("{DENY_PREFIX}{threads}")),
-        Some(_) | None => None,
+    match (is_accepted(answer), subject.strip_prefix(APPROVE_PREFIX)) {
+        (true, _) => Some(subject.to_owned()),
+        // Closing the question is not an answer.
+        (false, Some(threads)) if answer.action != ElicitationAction::Cancel => {
+            Some(format!("{DENY_PREFIX}{threads}"))
+        }
+        (false, _) => None,
     }
 }
 
+/// Whether the person accepted. A client that fills in more than was asked may say no there.
 fn is_accepted(answer: &ElicitResult) -> bool {
     let agreed = answer.content.as_ref().and_then(|content| content.get("agree"));
-    answer.action == ElicitationAction::Accept && agreed == Some(&Value::Bool(true))
+    answer.action == ElicitationAction::Accept && agreed.is_none_or(|agreed| *agreed == Value::Bool(true))
 }
 
 fn declined_error(request: &ConsentRequest) -> Error {
@@ -388,17 +388,21 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn only_explicit_consent_is_accepted() {
+    fn accepting_is_the_consent() {
         let state = Some("about");
         let parse = |answer: Value| {
             let responses = InputResponses::from([(QUESTION_KEY.to_owned(), answer)]);
             consents_from_responses(Some(&responses), state).map(|consents| consents.contains("about"))
         };
-        assert!(matches!(parse(json!({"action": "accept", "content": {"agree": true}})), Ok(true)));
+        for yes in [
+            json!({"action": "accept"}),
+            json!({"action": "accept", "content": {}}),
+            json!({"action": "accept", "content": {"agree": true}}),
+        ] {
+            assert!(matches!(parse(yes.clone()), Ok(true)), "{yes}");
+        }
         for no in [
             json!({"action": "accept", "content": {"agree": false}}),
-            json!({"action": "accept", "content": {}}),
-            json!({"action": "accept"}),
             json!({"action": "accept", "content": {"agree": "true"}}),
             json!({"action": "decline", "content": {"agree": true}}),
             json!({"action": "cancel"}),

@@ -64,6 +64,16 @@ impl EnginePool {
         Ok(self.open_cached(None)?.engine.workspace.settings.texts("mcp.accepting_clients"))
     }
 
+    /// Patterns of the tools that clients see by their own names. Only the user's config counts.
+    ///
+    /// # Errors
+    /// When the user space cannot be opened.
+    pub(crate) fn exposed_patterns(&self) -> Result<Vec<String>> {
+        let mut patterns = self.setup.expose.clone();
+        patterns.extend(self.open_cached(None)?.engine.workspace.settings.texts("mcp.expose"));
+        Ok(patterns)
+    }
+
     pub(crate) fn setup(&self) -> &ServerSetup {
         &self.setup
     }

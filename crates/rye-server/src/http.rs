@@ -128,6 +128,8 @@ fn router(
     stop: CancellationToken,
 ) -> Router {
     let mut sessions = LocalSessionManager::default();
+    // An empty first event would let a client reconnect before the first message; clients of 2025-06-18 fail on it.
+    sessions.session_config.sse_retry = None;
     sessions.session_config.keep_alive = Some(SESSION_IDLE_TIMEOUT);
     sessions.session_config.completed_cache_ttl = RESPONSE_CACHE_TTL;
     let sessions = Arc::new(sessions);
@@ -140,6 +142,7 @@ fn router(
     let origins = ["http://localhost:*", "http://127.0.0.1:*", "http://[::1]:*"].map(str::to_owned);
     let origins = origins.into_iter().chain(options.hosts.iter().map(|host| format!("https://{host}:*")));
     let config = StreamableHttpServerConfig::default()
+        .with_sse_retry(None)
         .with_allowed_hosts(hosts)
         .with_allowed_origins(origins)
         .enforce_origin_validation()

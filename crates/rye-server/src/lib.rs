@@ -11,6 +11,7 @@ mod consent;
 mod consent_gate;
 mod engine_pool;
 mod execution;
+mod exposed;
 mod http;
 pub mod install;
 mod notifications;
@@ -46,6 +47,8 @@ pub struct ServerSetup {
     pub version: &'static str,
     /// Inside a tool: every call goes through this door, and nothing is done here.
     pub callback: Option<Arc<CallbackClient>>,
+    /// Tools that clients see by their own names, as patterns of ids; `mcp.expose` adds to them.
+    pub expose: Vec<String>,
     /// The program and the words that make it the process which runs threads in the background.
     pub daemon_command: Option<(PathBuf, Vec<String>)>,
 }

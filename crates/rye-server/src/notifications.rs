@@ -99,7 +99,7 @@ fn severity(level: LoggingLevel) -> u8 {
 async fn next_changes(changes: &mut broadcast::Receiver<CatalogChange>) -> Option<Vec<CatalogChange>> {
     match changes.recv().await {
         Ok(change) => Some(vec![change]),
-        Err(RecvError::Lagged(_)) => Some(vec![CatalogChange::Prompts, CatalogChange::Resources]),
+        Err(RecvError::Lagged(_)) => Some(CatalogChange::LISTS.to_vec()),
         Err(RecvError::Closed) => None,
     }
 }
@@ -123,6 +123,7 @@ pub(crate) async fn forward(
         };
         for change in batch {
             let result = match change {
+                CatalogChange::Tools => peer.notify_tool_list_changed().await,
                 CatalogChange::Prompts => peer.notify_prompt_list_changed().await,
                 CatalogChange::Resources => peer.notify_resource_list_changed().await,
                 CatalogChange::Resource(uri) => {
@@ -154,6 +155,7 @@ pub(crate) async fn stream(mut changes: broadcast::Receiver<CatalogChange>, cont
         for change in batch {
             // What was not asked for is not an error, and not sent.
             let _ = match change {
+                CatalogChange::Tools => context.sink().notify_tool_list_changed().await,
                 CatalogChange::Prompts => context.sink().notify_prompt_list_changed().await,
                 CatalogChange::Resources => context.sink().notify_resource_list_changed().await,
                 CatalogChange::Resource(uri) => context.sink().notify_resource_updated(uri).await,

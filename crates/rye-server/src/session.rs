@@ -27,6 +27,7 @@ use crate::answer::{self, Detail};
 use crate::changes::{self, ChangeNotifier};
 use crate::consent::{self, CallError, ConsentRequest, ElicitationMode};
 use crate::engine_pool::EnginePool;
+use crate::exposed::{self, ExposedTool, ExposedTools};
 use crate::notifications::{self, ClientNotifier};
 use crate::threads::ThreadService;
 use crate::worker_pool::{Lane, WorkerPool};
@@ -43,6 +44,7 @@ pub(crate) struct ServerState {
     pub(crate) threads: Arc<ThreadService>,
     pub(crate) pool: WorkerPool,
     pub(crate) changes: ChangeNotifier,
+    pub(crate) exposed: ExposedTools,
     tools: Vec<Tool>,
 }
 
@@ -53,6 +55,7 @@ impl ServerState {
             threads: Arc::default(),
             pool: WorkerPool::new(),
             changes: ChangeNotifier::new(),
+            exposed: ExposedTools::default(),
             tools: tools::all(),
         })
     }
@@ -208,6 +211,38 @@ impl Session {
         CallToolResult::structured_error(answer::shorten(tool, detail, value)).into()
     }
 
+    /// The exposed tools as they are now, without secrets. None where the project cannot be opened: the first call says why.
+    async fn list_exposed(&self) -> Arc<[ExposedTool]> {
+        if self.shared.engines.setup().callback.is_some() {
+            return Arc::default();
+        }
+        let shared = Arc::clone(&self.shared);
+        let list = self.shared.pool.run(Lane::Quick, move || {
+            let patterns = shared.engines.exposed_patterns()?;
+            let opened = shared.engines.engine(None)?;
+            let redactor = shared.engines.redactor(&opened.engine)?;
+            let mut exposed = exposed::find_exposed(&opened.engine, &patterns)?;
+            for one in &mut exposed {
+                one.tool = redaction::redact_any(&redactor, one.tool.clone())?;
+            }
+            Ok(shared.exposed.replace(exposed))
+        });
+        let exposed = list.await.unwrap_or_default();
+        if !exposed.is_empty() {
+            changes::start_watching(&self.shared);
+        }
+        exposed
+    }
+
+    /// The exposed tool of this name: as it was listed, or else as it is now.
+    async fn find_exposed(&self, name: &str) -> Option<ExposedTool> {
+        if let Some(exposed) = self.shared.exposed.find(name) {
+            return Some(exposed);
+        }
+        self.list_exposed().await;
+        self.shared.exposed.find(name)
+    }
+
     /// How the user of this request's client can be asked.
     pub(crate) async fn elicitation_mode(
         &self,
@@ -246,6 +281,7 @@ impl ServerHandler for Session {
     fn get_info(&self) -> ServerConfig {
         let capabilities = ServerCapabilities::builder()
             .enable_tools()
+            .enable_tool_list_changed()
             .enable_prompts()
             .enable_prompts_list_changed()
             .enable_resources()
@@ -273,11 +309,15 @@ impl ServerHandler for Session {
         _: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> std::result::Result<ListToolsResult, ErrorData> {
-        Ok(ListToolsResult::with_all_items(self.shared.tools.clone()))
+        let exposed = self.list_exposed().await;
+        let own = self.shared.tools.iter().cloned();
+        let all = own.chain(exposed.iter().map(|exposed| exposed.tool.clone())).collect();
+        Ok(ListToolsResult::with_all_items(all))
     }
 
     fn get_tool(&self, name: &str) -> Option<Tool> {
-        self.shared.tools.iter().find(|tool| tool.name == name).cloned()
+        let own = self.shared.tools.iter().find(|tool| tool.name == name).cloned();
+        own.or_else(|| self.shared.exposed.find(name).map(|exposed| exposed.tool))
     }
 
     async fn call_tool(
@@ -285,6 +325,14 @@ impl ServerHandler for Session {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> std::result::Result<CallToolResponse, ErrorData> {
+        let exposed = match self.shared.tools.iter().any(|tool| tool.name == request.name) {
+            true => None,
+            false => self.find_exposed(&request.name).await,
+        };
+        let request = match exposed {
+            Some(exposed) => exposed.as_execution(request),
+            None => request,
+        };
         if !self.shared.tools.iter().any(|tool| tool.name == request.name) {
             let name = rye_item::text::one_line(&request.name);
             let known =

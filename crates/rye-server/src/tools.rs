@@ -50,6 +50,11 @@ fn into_object(value: Value) -> Map<String, Value> {
     }
 }
 
+/// What a run of a tool answers.
+pub(crate) fn result_schema() -> Map<String, Value> {
+    into_object(output_schema("rye_execute"))
+}
+
 /// Every answer is one object with a status; what stands beside it depends on the tool.
 fn output_schema(tool: &str) -> Value {
     // A tool of the user may return anything.

@@ -1,4 +1,4 @@
-//! The system calls that have no safe door: `fork`, `unshare`, `close_range`, `_exit`, and `fcntl` on a descriptor that is
+//! The system calls without a safe form: `fork`, `unshare`, `close_range`, `_exit`, and `fcntl` on a descriptor that is
 //! known by its number alone. Beside `raw.rs`, nothing else in the workspace is `unsafe`.
 #![expect(unsafe_code, reason = "these calls have no safe form")]
 
@@ -44,9 +44,9 @@ pub(crate) fn unshare(flags: UnshareFlags) -> io::Result<()> {
 
 /// Marks every descriptor but input, output and error to be closed on exec, including those of other libraries.
 pub(crate) fn set_cloexec_all() -> io::Result<()> {
-    let flag = libc::c_int::try_from(libc::CLOSE_RANGE_CLOEXEC).unwrap_or_default();
+    // The C library of static builds (musl) has no function for it.
     // SAFETY: descriptors stay open and valid; only what happens to them at `exec` changes.
-    match unsafe { libc::close_range(3, libc::c_uint::MAX, flag) } {
+    match unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }

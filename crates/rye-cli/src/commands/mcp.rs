@@ -33,6 +33,7 @@ pub fn run(global: &GlobalArguments, arguments: &McpArguments) -> CommandResult 
         clock: settings::system_clock,
         version: env!("CARGO_PKG_VERSION"),
         callback: None,
+        expose: arguments.expose.clone(),
         daemon_command: background::daemon_command(&settings),
     };
     let stop = ShutdownHandle::new();
@@ -74,6 +75,7 @@ pub fn serve_in_sandbox(global: &GlobalArguments, client: CallbackClient) -> Com
         clock: settings::system_clock,
         version: env!("CARGO_PKG_VERSION"),
         callback: Some(Arc::new(client)),
+        expose: Vec::new(),
         daemon_command: None,
     };
     rye_server::serve_stdio(setup, &ShutdownHandle::new()).map_err(CommandError::from)

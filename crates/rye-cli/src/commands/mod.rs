@@ -6,6 +6,7 @@ mod dry_run;
 mod execute;
 mod in_sandbox;
 mod install;
+mod installation;
 mod items;
 mod keys;
 mod lock;
@@ -27,7 +28,7 @@ use rye_space::Roots;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::arguments::{Arguments, CliCommand, ConfigCommand, ItemArguments};
+use crate::arguments::{Arguments, CliCommand, ConfigCommand, InstallationCommand, ItemArguments};
 use crate::explain;
 use crate::global::GlobalArguments;
 use crate::output::Output;
@@ -191,6 +192,7 @@ pub fn run(arguments: &Arguments) -> CommandResult {
     }
     match &arguments.command {
         CliCommand::Init => setup::init(global),
+        CliCommand::Installation(InstallationCommand::Version) => installation::version(global),
         CliCommand::Explain { code } => explain_code(global, code),
         CliCommand::Completions { shell } => print_completions(global, shell),
         CliCommand::Trust(trust) => setup::trust(&CommandContext::open_without_project(global)?, trust),

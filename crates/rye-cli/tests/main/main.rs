@@ -43,6 +43,7 @@ mod lock_commands;
 mod lockfiles;
 mod mcp_client;
 mod mcp_consent;
+mod mcp_exposed;
 mod mcp_http;
 mod mcp_install;
 mod mcp_limits;

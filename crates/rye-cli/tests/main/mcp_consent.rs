@@ -15,7 +15,7 @@ pub fn write_policy(user: &User, settings: &str) {
 }
 
 fn consent() -> Value {
-    json!({"action": "accept", "content": {"agree": true}})
+    json!({"action": "accept"})
 }
 
 fn write_unsigned_tool(user: &User) -> Value {
@@ -171,7 +171,6 @@ fn ask_policy_needs_explicit_consent() {
         json!({"action": "decline"}),
         json!({"action": "cancel"}),
         json!({"action": "accept", "content": {"agree": false}}),
-        json!({"action": "accept"}),
     ] {
         let mut client = Client::connect_with_consent(&user, no);
         client.call_error("rye_sign", named.clone(), "RYE1002");

@@ -221,7 +221,7 @@ fn kill_ends_thread_and_tool() {
     user.run(["--json", "thread", "kill", &id]).error(2, "RYE1131");
 }
 
-const CONSENT: &str = r#"{"action": "accept", "content": {"agree": true}}"#;
+const CONSENT: &str = r#"{"action": "accept"}"#;
 
 fn fork_arguments(directive: &str) -> Value {
     json!({"item_id": format!("directive:{directive}"), "thread": "fork"})
@@ -238,12 +238,11 @@ fn mcp_elicits_or_names_the_command() {
     let error = Client::connect(&user).call_error("rye_execute", fork_arguments("team/gate"), "RYE1133");
     let id = newest_thread(&user);
     assert!(error["hints"].to_string().contains(&format!("rye thread approve {id}")), "{error}");
-    let mut declining = Client::connect_with_consent(&user, json!({"action": "decline"}));
-    declining.call_error("rye_execute", fork_arguments("team/gate"), "RYE1002");
+    let mut closing = Client::connect_with_consent(&user, json!({"action": "cancel"}));
+    closing.call_error("rye_execute", fork_arguments("team/gate"), "RYE1002");
     assert_eq!(approvals(&user).len(), 2, "a user who does not answer has not answered");
     assert!(!user.context.project().join("out.txt").exists());
-    let mut refusing =
-        Client::connect_with_consent(&user, json!({"action": "accept", "content": {"agree": false}}));
+    let mut refusing = Client::connect_with_consent(&user, json!({"action": "decline"}));
     let refused = refusing.call_error("rye_execute", fork_arguments("team/gate"), "RYE1134");
     assert!(text(&refused["error"]).contains("denied this"), "{refused}");
     assert_eq!(approvals(&user).len(), 2, "one who said no has answered");

@@ -64,6 +64,12 @@ pub struct LoadedItem {
     /// The title, for knowledge.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
+    /// What it says it is.
+    #[serde(skip)]
+    pub description: Option<String>,
+    /// A directive's inputs as it declares them, with their descriptions.
+    #[serde(skip)]
+    pub inputs: Vec<Value>,
     /// Where it is.
     #[serde(serialize_with = "rye_space::serde_path::path")]
     pub path: PathBuf,
@@ -151,9 +157,9 @@ fn build_loaded(engine: &Engine, located: &ItemFile, report: &TrustReport) -> Re
         ItemType::Knowledge => parsed.text("body").unwrap_or_default().to_owned(),
         ItemType::Tool | ItemType::Config => raw.clone(),
     };
-    let title = (item.item_type == ItemType::Knowledge)
-        .then(|| located.fields().get("title").and_then(Value::as_str).map(rye_item::text::one_line))
-        .flatten();
+    let line = |key: &str| located.fields().get(key).and_then(Value::as_str).map(rye_item::text::one_line);
+    let title = (item.item_type == ItemType::Knowledge).then(|| line("title")).flatten();
+    let inputs = located.fields().get("inputs").and_then(Value::as_array).cloned().unwrap_or_default();
     let candidates = engine.workspace.spaces.candidate_paths(item);
     let shadows = candidates
         .iter()
@@ -167,6 +173,8 @@ fn build_loaded(engine: &Engine, located: &ItemFile, report: &TrustReport) -> Re
         raw,
         metadata: metadata::display_metadata(item.item_type, located.fields()),
         title,
+        description: line("description").filter(|text| !text.is_empty()),
+        inputs,
         path: file_path(engine, located),
         space: located.space().clone(),
         verdict: report.verdict,
