@@ -114,7 +114,7 @@ mod tests {
         let file = |path: &str| {
             let path = folder.path().join(path);
             std::fs::create_dir_all(path.parent().expect("a folder")).expect("made");
-            drop(std::fs::File::create(path).expect("made"));
+            lillux::file::write_new(&path, b"", lillux::file::FileMode::Preserve).expect("written");
         };
         file("venv/pyvenv.cfg");
         file("usr/share/doc/rye-agents/README.md");
