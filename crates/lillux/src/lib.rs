@@ -5,6 +5,7 @@
 
 pub mod cancel;
 pub mod canonicalize;
+pub mod change_monitor;
 pub mod dir;
 pub mod file;
 pub mod http;
@@ -18,5 +19,6 @@ pub mod socket;
 
 pub use cancel::CancelToken;
 pub use canonicalize::{CanonicalPathCache, canonicalize_existing};
+pub use change_monitor::{ChangeMonitor, WatchedPaths};
 pub use key::{Fingerprint, PublicKey, SecretKey, Signature};
 pub use lillux_hash::{Digest, canonical, digest};

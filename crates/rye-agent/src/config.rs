@@ -16,7 +16,7 @@ use rye_engine::{Code, Error, Result};
 use rye_item::{ItemId, Space};
 use rye_space::Workspace;
 use rye_space::config::{ConfigLayer, IgnoredSetting, LayerTrust};
-use rye_space::file_stamp::WatchSet;
+use rye_space::file_stamp::{Generation, MonitoredSet, record_reads};
 use rye_trust::Subject;
 use serde_json::{Map, Value};
 
@@ -121,8 +121,8 @@ pub struct ConfigCache {
 
 #[derive(Debug)]
 struct CachedConfig {
-    files: WatchSet,
-    opened_from: WatchSet,
+    generation: Generation,
+    files: MonitoredSet,
     config: Arc<ThreadConfig>,
 }
 
@@ -134,17 +134,14 @@ impl ConfigCache {
     pub fn load(&self, workspace: &Workspace) -> Result<Arc<ThreadConfig>> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(cached) = last.as_ref()
-            && cached.opened_from == *workspace.watch_set_at_open()
+            && cached.generation == workspace.generation()
             && cached.files.is_unchanged()
         {
             return Ok(Arc::clone(&cached.config));
         }
-        // Watched before it is read: a change in between is noticed next time.
-        let ids = CONFIG_NAMES.map(|name| format!("agent/{name}"));
-        let files = workspace.watch_configs(&ids.each_ref().map(String::as_str));
-        let config = Arc::new(load(workspace)?);
-        let opened_from = workspace.watch_set_at_open().clone();
-        *last = Some(CachedConfig { files, opened_from, config: Arc::clone(&config) });
+        let (config, files) = record_reads(|| load(workspace));
+        let (config, files) = (Arc::new(config?), MonitoredSet::new(files));
+        *last = Some(CachedConfig { generation: workspace.generation(), files, config: Arc::clone(&config) });
         Ok(config)
     }
 }

@@ -4,9 +4,8 @@
 //! looks everywhere, project before user before system: 003's default, the project, comes first, and what it lacks is
 //! found below. What agents may sign or copy is the engine's policy, the same as over MCP.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
 
 use lillux::{CancelToken, Digest};
 use rye_engine::agent_actions::{
@@ -63,8 +62,6 @@ pub type EngineProvider = dyn Fn() -> Result<Arc<Engine>> + Send + Sync;
 /// Dispatches to the engine.
 pub struct EngineDispatcher {
     engine: Box<EngineProvider>,
-    /// The thread's own tools that were found to be the binary's own, and when.
-    verified_tools: Mutex<HashMap<String, Instant>>,
     /// Items that do not answer at once: one look is enough.
     slow_items: Mutex<HashSet<String>>,
 }
@@ -84,7 +81,7 @@ impl EngineDispatcher {
 
     /// To the engine that `engine` gives at each call.
     pub fn with_provider(engine: impl Fn() -> Result<Arc<Engine>> + Send + Sync + 'static) -> Self {
-        Self { engine: Box::new(engine), verified_tools: Mutex::default(), slow_items: Mutex::default() }
+        Self { engine: Box::new(engine), slow_items: Mutex::default() }
     }
 }
 
@@ -95,9 +92,6 @@ impl Dispatcher for EngineDispatcher {
         context: &Arc<ThreadContext>,
         cancel: &CancelToken,
     ) -> Value {
-        if let Some(response) = self.run_cached_hook_tool(permitted, context) {
-            return report_hook_tool_failure(permitted, response);
-        }
         let result = (self.engine)().and_then(|engine| {
             let action = permitted.action();
             match action.primary {
@@ -109,8 +103,7 @@ impl Dispatcher for EngineDispatcher {
             }
         });
         let response = result.unwrap_or_else(|error| agent_actions::with_agent_hints(error).to_value(None));
-        self.cache_verified(permitted, &response);
-        report_hook_tool_failure(permitted, response)
+        if permitted.is_hook_tool() { hook_tool_response(permitted, response) } else { response }
     }
 
     fn try_dispatch_inline(
@@ -140,47 +133,6 @@ impl Dispatcher for EngineDispatcher {
             slow.insert(id.to_owned());
         }
         response
-    }
-}
-
-/// How long a verdict on one of the thread's own tools is used again.
-const VERIFIED_TTL: Duration = Duration::from_secs(1);
-
-impl EngineDispatcher {
-    /// One of the thread's own tools that was resolved, verified and run a moment ago, and is the binary's own: hooks call
-    /// them several times a turn.
-    fn run_cached_hook_tool(
-        &self,
-        permitted: &PermittedAction,
-        context: &Arc<ThreadContext>,
-    ) -> Option<Value> {
-        // Texts of a directive's XML are typed by the tool's schema, which only the engine knows.
-        if !permitted.is_hook_tool()
-            || permitted.action().primary != Primary::Execute
-            || has_xml_texts(permitted)
-        {
-            return None;
-        }
-        let id = permitted.action().item_id.as_deref()?;
-        let known = self.verified_tools.lock().unwrap_or_else(PoisonError::into_inner);
-        known.get(id).filter(|at| at.elapsed() < VERIFIED_TTL)?;
-        drop(known);
-        let data = crate::hook_tools::call_hook_tool(
-            id.strip_prefix(HOOK_TOOLS_PREFIX)?.strip_prefix('/')?,
-            &permitted.action().params,
-            context,
-        )?;
-        Some(json!({"status": "success", "type": "tool", "item_id": id, "data": data}))
-    }
-
-    fn cache_verified(&self, permitted: &PermittedAction, response: &Value) {
-        let id = permitted.action().item_id.as_deref().filter(|_| permitted.is_hook_tool());
-        let is_own = ResultEnvelope::parse(response).is_success()
-            && response["chain"][0]["space"] == json!("system:ryeos");
-        if let Some(id) = id.filter(|_| is_own) {
-            let mut known = self.verified_tools.lock().unwrap_or_else(PoisonError::into_inner);
-            known.insert(id.to_owned(), Instant::now());
-        }
     }
 }
 
@@ -243,17 +195,22 @@ fn take_texts(parameters: &mut Map<String, Value>) -> Vec<(String, String)> {
     texts
 }
 
-/// A refusal of one of the thread's own tools as a failed call, so that it is reported. A failed control result is what
-/// the hook asked for, and stays an answer.
-fn report_hook_tool_failure(permitted: &PermittedAction, response: Value) -> Value {
-    let is_control = permitted.action().item_id.as_deref() == Some(CONTROL_TOOL);
+/// What a thread records of one of its own tools: how it went and its result, without how it was run. A refusal is a
+/// failed call, so that it is reported; a failed control result is what the hook asked for, and stays an answer.
+fn hook_tool_response(permitted: &PermittedAction, mut response: Value) -> Value {
     let envelope = ResultEnvelope::parse(&response);
-    let has_failed = envelope.is_success() && envelope.reports_failure();
-    if !permitted.is_hook_tool() || is_control || !has_failed {
+    if !envelope.is_success() {
         return response;
     }
-    let error = response["data"]["error"].as_str().unwrap_or("it was refused").to_owned();
-    json!({"status": "error", "error": error, "data": response["data"]})
+    let is_control = permitted.action().item_id.as_deref() == Some(CONTROL_TOOL);
+    if envelope.reports_failure() && !is_control {
+        let error = response["data"]["error"].as_str().unwrap_or("it was refused").to_owned();
+        return json!({"status": "error", "error": error, "data": response["data"]});
+    }
+    if let Some(fields) = response.as_object_mut() {
+        fields.retain(|key, _| ["status", "type", "item_id", "data"].contains(&key.as_str()));
+    }
+    response
 }
 
 /// The rights of who asked, for a tool that executes other items in their name.

@@ -123,8 +123,7 @@ impl Providers {
     pub fn discover(workspace: &Workspace) -> Self {
         let mut ids: Vec<ItemId> = Vec::new();
         for space in workspace.spaces.order() {
-            let folder = workspace.spaces.folder(&space);
-            if folder.is_some_and(|folder| !folder.join("tools").join(PROVIDERS_PREFIX).is_dir()) {
+            if !workspace.spaces.may_have_category(&space, ItemType::Tool, PROVIDERS_PREFIX) {
                 continue;
             }
             for entry in workspace.spaces.scan(&space, &[ItemType::Tool]).entries {

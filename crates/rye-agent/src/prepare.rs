@@ -2,17 +2,17 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
 
 use rye_engine::verbs::execute::{self, LoadedDirective};
 use rye_engine::{Code, Engine, Error, Result};
 use rye_item::{ItemId, ItemRef, ItemType};
 use rye_model::ChatMessage;
+use rye_space::file_stamp::{MonitoredSet, record_reads};
 use serde_json::{Map, Value};
 
 use crate::action::Action;
 use crate::capability::Capabilities;
-use crate::config::ThreadConfig;
+use crate::config::{ConfigCache, ThreadConfig};
 use crate::definitions::{OutputField, PreloadOptions};
 use crate::hooks::{Hook, Hooks};
 use crate::limits::ThreadLimits;
@@ -110,7 +110,7 @@ pub fn prepare(
     PreparedCache::default().prepare(engine, environment, request)
 }
 
-/// What threads of one directive, ordered alike, have in common: worked out once for those that start together.
+/// What threads of one directive, ordered alike, have in common.
 #[derive(Debug)]
 struct PreparedTemplate {
     shared: Arc<ThreadTemplate>,
@@ -120,40 +120,37 @@ struct PreparedTemplate {
     notices: Vec<String>,
 }
 
-/// Kinds that were worked out just now. What they rest on may have changed since, so none is used for long: a thread that
-/// starts a moment later is as if it had started then. The directive itself is read and verified for each thread.
+/// Templates that were worked out before, each used as long as every file it was read from is unchanged. The directive
+/// itself is read and verified for each thread.
 #[derive(Debug, Default)]
 pub struct PreparedCache {
     slots: Mutex<HashMap<String, Arc<CacheSlot>>>,
-    /// The configuration as whoever made this read it, for the first that needs it.
-    config: Mutex<Option<(Instant, ThreadConfig)>>,
+    config: ConfigCache,
 }
 
-/// Where a kind is kept; whoever works it out holds it, so that those who want the same wait instead of doing the same.
-type CacheSlot = Mutex<Option<(Instant, Arc<PreparedTemplate>)>>;
+/// Where a template is kept. It is locked while one is worked out: others that want the same wait for it.
+type CacheSlot = Mutex<Option<CachedTemplate>>;
 
-/// How long a kind is used.
-const TEMPLATE_TTL: Duration = Duration::from_secs(1);
+/// A template, and what it was read from besides what its workspace was opened from.
+#[derive(Debug)]
+struct CachedTemplate {
+    files: MonitoredSet,
+    template: Arc<PreparedTemplate>,
+}
 
-/// How many are kept before those nobody works with go.
+/// How many are kept before unused ones are removed.
 const MAX_TEMPLATES: usize = 256;
 
 impl PreparedCache {
-    /// With a configuration that was read just now.
-    #[must_use]
-    pub fn with_config(config: ThreadConfig) -> Self {
-        Self { config: Mutex::new(Some((Instant::now(), config))), ..Self::default() }
+    /// The configuration of threads of this workspace.
+    ///
+    /// # Errors
+    /// As [`crate::config::load`].
+    pub fn config(&self, engine: &Engine) -> Result<Arc<ThreadConfig>> {
+        self.config.load(&engine.workspace)
     }
 
-    fn config(&self, engine: &Engine) -> Result<ThreadConfig> {
-        let read = self.config.lock().unwrap_or_else(PoisonError::into_inner).take();
-        match read {
-            Some((at, config)) if at.elapsed() < TEMPLATE_TTL => Ok(config),
-            _ => crate::config::load(&engine.workspace),
-        }
-    }
-
-    /// As [`prepare`], without working out again what was worked out just now.
+    /// As [`prepare`], without working out again what has not changed.
     ///
     /// # Errors
     /// The same.
@@ -210,8 +207,8 @@ impl PreparedCache {
         let parent =
             request.parent.as_ref().map(|parent| (&parent.spec.instance.capabilities, &parent.limits));
         let key = format!(
-            "{:p} {} {} {:?} {:?} {:?} {parent:?} {:?} {} {:?}",
-            std::ptr::from_ref(engine),
+            "{} {} {} {:?} {:?} {:?} {parent:?} {:?} {} {:?}",
+            engine.workspace.generation(),
             request.directive.id,
             directive.hash,
             request.model,
@@ -229,15 +226,24 @@ impl PreparedCache {
             Arc::clone(slots.entry(key).or_default())
         };
         let mut cached = slot.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((built_at, kind)) = cached.as_ref()
-            && built_at.elapsed() < TEMPLATE_TTL
+        if let Some(cached) = cached.as_ref()
+            && cached.files.is_unchanged()
         {
-            return Ok(Arc::clone(kind));
+            return Ok(Arc::clone(&cached.template));
         }
-        let built_at = Instant::now();
-        let kind = Arc::new(build_template(engine, self.config(engine)?, environment, request, directive)?);
-        *cached = Some((built_at, Arc::clone(&kind)));
-        Ok(kind)
+        *cached = None;
+        let started_at = engine.unix_nanoseconds();
+        let (template, files) = record_reads(|| {
+            let config = (*self.config(engine)?).clone();
+            build_template(engine, config, environment, request, directive)
+        });
+        let template = Arc::new(template?);
+        // A file that changed just now may change again without another stamp.
+        if files.is_settled(started_at) {
+            let files = MonitoredSet::new(files);
+            *cached = Some(CachedTemplate { files, template: Arc::clone(&template) });
+        }
+        Ok(template)
     }
 }
 

@@ -10,8 +10,10 @@ use regex::Regex;
 use rye_engine::Engine;
 use serde_json::{Map, Value};
 
+pub use cache::RedactorCache;
 pub use stream::RedactStream;
 
+mod cache;
 mod stream;
 
 /// A value shorter than this is no secret worth hiding: it would turn up everywhere.

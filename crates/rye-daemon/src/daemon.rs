@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use lillux::file::TempDirPool;
 use lillux::process::Launcher;
 use rye_agent::driver::MillisClock;
 use rye_agent::thread_id::ThreadId;
@@ -56,13 +55,7 @@ pub fn serve(setup: DaemonSetup) -> Result<()> {
         uid: rustix::process::geteuid().as_raw(),
         signing_keys: lillux::canonicalize_existing(&setup.signing_keys),
         runtime_dir,
-        spaces: SpacePool {
-            launcher: setup.launcher,
-            temporaries: TempDirPool::with_capacity(2),
-            engine_clock: setup.engine_clock,
-            clock: setup.clock,
-            spaces: Default::default(),
-        },
+        spaces: SpacePool::new(setup.launcher, setup.engine_clock, setup.clock),
         connection_count: AtomicUsize::new(0),
         has_scanned: AtomicBool::new(false),
     });
@@ -241,13 +234,11 @@ mod tests {
                 uid,
                 signing_keys: folder.path().to_owned(),
                 runtime_dir: RuntimeDir::for_keys(folder.path()),
-                spaces: SpacePool {
-                    launcher: Launcher::new("/nowhere"),
-                    temporaries: TempDirPool::default(),
-                    engine_clock: || unreachable!("nothing is opened"),
-                    clock: Arc::new(ZeroClock),
-                    spaces: Default::default(),
-                },
+                spaces: SpacePool::new(
+                    Launcher::new("/nowhere"),
+                    || unreachable!("nothing is opened"),
+                    Arc::new(ZeroClock),
+                ),
                 connection_count: AtomicUsize::new(0),
                 has_scanned: AtomicBool::new(false),
             });

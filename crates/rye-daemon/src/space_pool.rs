@@ -10,7 +10,9 @@ use lillux::process::Launcher;
 use rye_agent::driver::MillisClock;
 use rye_agent::store::{DATABASE, LedgerSpec, ThreadSecret, open_existing_store};
 use rye_agent::threads::{Threads, ThreadsSetup, WatchGuard};
-use rye_engine::{Code, Engine, EngineOptions, Error, HostEnvironment, NativeTools, Result};
+use rye_engine::{
+    Code, Engine, EngineOptions, EnginePool, Error, HostEnvironment, NativeTools, Result, WallClock,
+};
 
 use crate::location::ThreadsLocation;
 
@@ -26,17 +28,44 @@ pub(crate) struct ThreadSpace {
     last_used: Mutex<Instant>,
 }
 
+/// What a space is opened by.
+type SpaceKey = (ThreadsLocation, Environment);
+
 /// All of them.
 pub(crate) struct SpacePool {
-    pub(crate) launcher: Launcher,
-    pub(crate) temporaries: TempDirPool,
-    pub(crate) engine_clock: fn() -> Box<dyn rye_engine::WallClock>,
-    pub(crate) clock: Arc<dyn MillisClock>,
-    pub(crate) spaces: Mutex<HashMap<(ThreadsLocation, Environment), Arc<ThreadSpace>>>,
+    engines: Arc<EnginePool<SpaceKey>>,
+    clock: Arc<dyn MillisClock>,
+    spaces: Mutex<HashMap<SpaceKey, Arc<ThreadSpace>>>,
 }
 
 impl SpacePool {
-    fn lock(&self) -> MutexGuard<'_, HashMap<(ThreadsLocation, Environment), Arc<ThreadSpace>>> {
+    /// No spaces yet. `launcher` starts what their engines run.
+    pub(crate) fn new(
+        launcher: Launcher,
+        engine_clock: fn() -> Box<dyn WallClock>,
+        clock: Arc<dyn MillisClock>,
+    ) -> Self {
+        let temporaries = TempDirPool::with_capacity(2);
+        let open = move |(location, environment): &SpaceKey| {
+            let options = EngineOptions {
+                wants_dev_mode: location.wants_dev_mode,
+                is_warm: true,
+                host: HostEnvironment {
+                    variables: environment.clone(),
+                    home: location.home.clone(),
+                    current_dir: location.folder.clone(),
+                    launcher: launcher.clone(),
+                    temporary_folders: temporaries.clone(),
+                },
+                natives: NativeTools(rye_agent::hook_tools::native_tools()),
+            };
+            Engine::open(location.roots(), options, engine_clock())
+        };
+        // There are as many as spaces.
+        Self { engines: Arc::new(EnginePool::new(usize::MAX, open)), clock, spaces: Mutex::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<SpaceKey, Arc<ThreadSpace>>> {
         self.spaces.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -62,33 +91,9 @@ impl SpacePool {
             let path = rye_item::text::one_line(&location.threads.display().to_string());
             return Err(Error::new(Code::NoThread, format!("no threads in `{path}`")));
         }
-        let host = HostEnvironment {
-            variables: environment.clone(),
-            home: location.home.clone(),
-            current_dir: location.folder.clone(),
-            launcher: self.launcher.clone(),
-            temporary_folders: self.temporaries.clone(),
-        };
-        let (roots, wants_dev_mode, clock) = (location.roots(), location.wants_dev_mode, self.engine_clock);
-        let open = move || {
-            let options = EngineOptions {
-                wants_dev_mode,
-                is_warm: true,
-                host: host.clone(),
-                natives: NativeTools(rye_agent::hook_tools::native_tools()),
-            };
-            Engine::open(roots.clone(), options, clock()).map(Arc::new)
-        };
-        let engine = Mutex::new(open()?);
-        let current_engine = move || {
-            let mut engine = engine.lock().unwrap_or_else(PoisonError::into_inner);
-            if !engine.workspace.is_current() {
-                *engine = open()?;
-            }
-            Ok(Arc::clone(&engine))
-        };
+        let (engines, key) = (Arc::clone(&self.engines), (location.clone(), environment.clone()));
         let threads = Threads::open(ThreadsSetup {
-            engine: Arc::new(current_engine),
+            engine: Arc::new(move || Ok(engines.engine(&key)?.engine)),
             environment: environment.clone(),
             listener: None,
             clock: Arc::clone(&self.clock),
@@ -110,6 +115,7 @@ impl SpacePool {
                 || last_used.elapsed() < IDLE_TTL
                 || Arc::strong_count(space) > 1
         });
+        self.engines.retain(|key| spaces.contains_key(key));
         spaces.values().map(|space| space.threads.running_count()).sum()
     }
 }

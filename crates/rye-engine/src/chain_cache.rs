@@ -9,7 +9,7 @@ use rye_exec::validate::validate;
 use rye_item::space::SpaceTier;
 use rye_item::{ItemRef, Space};
 use rye_space::ItemFile;
-use rye_space::file_stamp::WatchSet;
+use rye_space::file_stamp::{MonitoredSet, WatchSet};
 use rye_trust::{Admitted, Subject};
 
 use crate::engine::Engine;
@@ -30,14 +30,15 @@ const MAX_CHAIN_BYTES: usize = 32 << 10;
 #[derive(Default)]
 pub(crate) struct ChainCache {
     items: Mutex<CachedItems>,
-    chains: Mutex<HashMap<ItemRef, Arc<CachedChain>>>,
+    /// Of a tool that was built once there is no chain yet, where the process may end after it.
+    chains: Mutex<HashMap<ItemRef, Option<Arc<CachedChain>>>>,
 }
 
 /// A chain, what the validator said of it, and all that it was made from.
 struct CachedChain {
     chain: Chain,
     warnings: Vec<String>,
-    watch_set: WatchSet,
+    watch_set: MonitoredSet,
 }
 
 #[derive(Default)]
@@ -63,18 +64,30 @@ impl ChainCache {
         self.chains().clear();
     }
 
-    fn chains(&self) -> MutexGuard<'_, HashMap<ItemRef, Arc<CachedChain>>> {
+    fn chains(&self) -> MutexGuard<'_, HashMap<ItemRef, Option<Arc<CachedChain>>>> {
         self.chains.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The chain of a tool, if nothing has changed since it was built.
     fn get_chain(&self, item: &ItemRef) -> Option<(Chain, Vec<String>)> {
-        let cached = self.chains().get(item).map(Arc::clone)?;
+        let cached = self.chains().get(item).cloned().flatten()?;
         if cached.watch_set.is_unchanged() {
             return Some((cached.chain.clone(), cached.warnings.clone()));
         }
         self.chains().remove(item);
         None
+    }
+
+    /// Notes that the chain of a tool is built; whether it was built before.
+    fn mark_built(&self, item: &ItemRef) -> bool {
+        let mut chains = self.chains();
+        if chains.contains_key(item) {
+            return true;
+        }
+        if chains.len() < MAX_CACHED_CHAINS {
+            chains.insert(item.clone(), None);
+        }
+        false
     }
 
     fn insert_chain(&self, item: &ItemRef, chain: &Chain, warnings: &[String], watch_set: WatchSet) {
@@ -86,8 +99,9 @@ impl ChainCache {
         if chains.len() >= MAX_CACHED_CHAINS {
             chains.clear();
         }
+        let watch_set = MonitoredSet::new(watch_set);
         let cached = CachedChain { chain: chain.clone(), warnings: warnings.to_vec(), watch_set };
-        chains.insert(item.clone(), Arc::new(cached));
+        chains.insert(item.clone(), Some(Arc::new(cached)));
     }
 }
 
@@ -143,10 +157,13 @@ pub fn build_valid_chain(
     item: &ItemRef,
     tier: Option<SpaceTier>,
 ) -> Result<(Chain, Vec<String>)> {
-    let is_cacheable = engine.is_warm() && tier.is_none();
-    if is_cacheable && let Some(cached) = engine.chain_cache.get_chain(item) {
+    if tier.is_none()
+        && let Some(cached) = engine.chain_cache.get_chain(item)
+    {
         return Ok(cached);
     }
+    // Where a process may end after one run, a chain is worth remembering from its second use on.
+    let is_cacheable = tier.is_none() && (engine.chain_cache.mark_built(item) || engine.is_warm());
     let started_at = engine.unix_nanoseconds();
     let chain = build(engine, item, tier)?;
     let validation = validate(&chain.links());

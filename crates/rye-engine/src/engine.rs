@@ -189,7 +189,8 @@ impl Engine {
     }
 
     /// Nanoseconds since 1970, to tell whether a file has settled.
-    pub(crate) fn unix_nanoseconds(&self) -> i64 {
+    #[must_use]
+    pub fn unix_nanoseconds(&self) -> i64 {
         self.clock.unix_nanoseconds()
     }
 

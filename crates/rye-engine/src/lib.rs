@@ -5,6 +5,7 @@
 pub mod agent_actions;
 pub mod chain_cache;
 pub mod engine;
+pub mod engine_pool;
 pub mod error;
 mod error_refused;
 pub mod lockfiles;
@@ -18,5 +19,6 @@ mod store_error;
 pub mod verbs;
 
 pub use engine::{DevMode, Engine, EngineOptions, HostEnvironment, NativeTools, WallClock};
+pub use engine_pool::{EngineOrigin, EnginePool, PooledEngine};
 pub use error::{Code, Error, ErrorKind, Result};
 pub use response::success_response;

@@ -8,7 +8,7 @@ use rye_item::ItemId;
 use rye_item::space::Space;
 use rye_item::text::one_line;
 use rye_space::config::{LayerTrust, MergedConfig};
-use rye_space::file_stamp::WatchSet;
+use rye_space::file_stamp::{self, MonitoredSet};
 
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
@@ -25,7 +25,7 @@ pub(crate) struct RunPolicies {
 /// The policies as they were read last, and what they were read from.
 #[derive(Default)]
 pub(crate) struct PolicyCache {
-    last: Mutex<Option<(WatchSet, RunPolicies)>>,
+    last: Mutex<Option<(MonitoredSet, RunPolicies)>>,
 }
 
 impl PolicyCache {
@@ -47,8 +47,13 @@ impl Engine {
         {
             return Ok(policies.clone());
         }
-        // Watched before it is read: a change in between is noticed next time.
-        let watched = self.workspace.watch_configs(&["execution/environment", "execution/sandbox"]);
+        let (policies, watched) = file_stamp::record_reads(|| self.read_policies());
+        let policies = policies?;
+        *last = Some((MonitoredSet::new(watched), policies.clone()));
+        Ok(policies)
+    }
+
+    fn read_policies(&self) -> Result<RunPolicies> {
         let settings = self.policy_settings("execution/environment")?;
         let environment =
             environment::EnvironmentPolicy::from_settings(&settings.value).map_err(|error| {
@@ -58,9 +63,7 @@ impl Engine {
         let sandbox = sandbox::SandboxPolicy::from_settings(&settings.value).map_err(|error| {
             Error::new(Code::Invalid, error.to_string()).hint("settings: rye config show execution/sandbox")
         })?;
-        let policies = RunPolicies { environment: Arc::new(environment), sandbox: Arc::new(sandbox) };
-        *last = Some((watched, policies.clone()));
-        Ok(policies)
+        Ok(RunPolicies { environment: Arc::new(environment), sandbox: Arc::new(sandbox) })
     }
 
     /// The merged settings `id`. What the user has set is never left out: without it, tools could do more than the user

@@ -1,82 +1,14 @@
 //! What goes back to a client, without secrets: the same redaction as in a thread's transcript.
 
-use std::collections::{BTreeMap, HashMap};
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rmcp::ErrorData;
 use rye_agent::redact::Redactor;
-use rye_engine::{Code, Engine, Error, Result};
-use rye_space::file_stamp::WatchSet;
+use rye_engine::{Code, Error, Result};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-
-/// Engines whose redactor is kept; the one not used for longest is dropped first.
-const MAX_REDACTORS: usize = 16;
-/// Projects whose earlier secrets are remembered.
-const MAX_PROJECTS: usize = 1024;
-
-/// One redactor per engine, worked out again when the engine or its `.env` has changed.
-#[derive(Default)]
-pub(crate) struct RedactorCache {
-    cached: Mutex<Vec<CachedRedactor>>,
-    /// Values that were secret before in a project: a file that was emptied or moved may still be shown.
-    past: Mutex<HashMap<Option<PathBuf>, Arc<Redactor>>>,
-}
-
-struct CachedRedactor {
-    engine: Weak<Engine>,
-    redactor: Arc<Redactor>,
-    dotenv: WatchSet,
-}
-
-impl RedactorCache {
-    /// The redactor for what this engine answers.
-    ///
-    /// # Errors
-    /// When its settings cannot be read.
-    pub(crate) fn for_engine(&self, engine: &Arc<Engine>) -> Result<Arc<Redactor>> {
-        let mut cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
-        cached.retain(|cached| cached.engine.strong_count() > 0 && cached.dotenv.is_unchanged());
-        let index =
-            cached.iter().position(|cached| std::ptr::eq(cached.engine.as_ptr(), Arc::as_ptr(engine)));
-        let entry = match index {
-            Some(index) => cached.remove(index),
-            None => {
-                let mut dotenv = WatchSet::default();
-                if let Some(project) = &engine.workspace.roots.project {
-                    // Looked at before it is read: a change in between is noticed the next time.
-                    dotenv.add(project.join(".env"));
-                }
-                let redactor = self.merge_past(engine, Redactor::from_engine(engine)?);
-                CachedRedactor { engine: Arc::downgrade(engine), redactor, dotenv }
-            }
-        };
-        let redactor = Arc::clone(&entry.redactor);
-        if cached.len() >= MAX_REDACTORS {
-            cached.remove(0);
-        }
-        cached.push(entry);
-        Ok(redactor)
-    }
-}
-
-impl RedactorCache {
-    /// What this redactor knows, and what was known of the project before.
-    fn merge_past(&self, engine: &Engine, redactor: Redactor) -> Arc<Redactor> {
-        let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
-        let project = engine.workspace.roots.project.clone();
-        let all = Arc::new(match past.get(&project) {
-            Some(previous) => redactor.merge(previous),
-            None => redactor,
-        });
-        if past.len() < MAX_PROJECTS || past.contains_key(&project) {
-            past.insert(project, Arc::clone(&all));
-        }
-        all
-    }
-}
 
 /// Takes the secrets out of an answer, and says how many there were.
 pub(crate) fn redact_response(redactor: &Redactor, mut response: Value) -> Value {

@@ -26,9 +26,9 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use crate::answer::{self, Detail};
 use crate::changes::{self, ChangeNotifier};
 use crate::consent::{self, CallError, ConsentRequest, ElicitationMode};
-use crate::engine_pool::EnginePool;
 use crate::exposed::{self, ExposedTool, ExposedTools};
 use crate::notifications::{self, ClientNotifier};
+use crate::project_engines::ProjectEngines;
 use crate::threads::ThreadService;
 use crate::worker_pool::{Lane, WorkerPool};
 use crate::{ServerSetup, catalog, redaction, tool_calls, tools};
@@ -40,7 +40,7 @@ const MAX_CONSENT_REQUESTS: usize = 3;
 
 /// What all clients of this process share.
 pub(crate) struct ServerState {
-    pub(crate) engines: Arc<EnginePool>,
+    pub(crate) engines: Arc<ProjectEngines>,
     pub(crate) threads: Arc<ThreadService>,
     pub(crate) pool: WorkerPool,
     pub(crate) changes: ChangeNotifier,
@@ -51,7 +51,7 @@ pub(crate) struct ServerState {
 impl ServerState {
     pub(crate) fn new(setup: ServerSetup) -> Arc<Self> {
         Arc::new(Self {
-            engines: Arc::new(EnginePool::new(setup)),
+            engines: Arc::new(ProjectEngines::new(setup)),
             threads: Arc::default(),
             pool: WorkerPool::new(),
             changes: ChangeNotifier::new(),

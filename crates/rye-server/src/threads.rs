@@ -28,25 +28,16 @@ use tokio_util::sync::CancellationToken;
 use crate::arguments::ExecuteParams;
 use crate::consent::{CallError, Consents, ThreadAnswer, thread_consent_request};
 use crate::consent_gate::CallResult;
-use crate::engine_pool::EnginePool;
+use crate::project_engines::ProjectEngines;
 
 /// The threads of this process, by project.
 #[derive(Default)]
 pub(crate) struct ThreadService {
     workers: OnceLock<tokio::runtime::Runtime>,
     by_project: Mutex<HashMap<Option<PathBuf>, Arc<ProjectThreads>>>,
-    /// Under the names clients used a moment ago.
-    recent: Mutex<HashMap<Option<String>, Arc<RecentThreads>>>,
+    /// Held while an engine or threads are opened: of many calls that want them, one opens them.
+    opening: tokio::sync::Mutex<()>,
 }
-
-/// A project's threads, and when they were found; finding out happens once per project, others wait.
-type RecentThreads = tokio::sync::Mutex<Option<(Instant, Arc<ProjectThreads>)>>;
-
-/// How many names are remembered.
-const MAX_RECENT: usize = 64;
-
-/// How long a project's name is taken to mean what it meant.
-const RECENT_TTL: Duration = Duration::from_millis(100);
 
 struct ProjectThreads {
     threads: Threads,
@@ -82,36 +73,38 @@ impl ThreadService {
     /// The threads of a project, opened when the first one is wanted. Of many who want them at once, one looks.
     async fn project_threads(
         self: &Arc<Self>,
-        projects: Arc<EnginePool>,
+        projects: Arc<ProjectEngines>,
         project_path: Option<String>,
         request: Option<ThreadRequest>,
     ) -> Result<Arc<ProjectThreads>> {
-        let recent = self.recent_slot(project_path.clone());
-        let mut recent = recent.lock().await;
-        if let Some((opened_at, space)) = &*recent
-            && opened_at.elapsed() < RECENT_TTL
-        {
-            return Ok(Arc::clone(space));
+        let opened = || self.opened_threads(&projects, project_path.as_deref());
+        if let Some(space) = opened() {
+            return Ok(space);
+        }
+        let _opening = self.opening.lock().await;
+        if let Some(space) = opened() {
+            return Ok(space);
         }
         let service = Arc::clone(self);
         let open = move || service.open_threads(&projects, project_path.as_deref(), request.as_ref());
-        let space = tokio::task::spawn_blocking(open).await.map_err(|error| join_error(&error))??;
-        *recent = Some((Instant::now(), Arc::clone(&space)));
-        Ok(space)
+        tokio::task::spawn_blocking(open).await.map_err(|error| join_error(&error))?
     }
 
-    fn recent_slot(&self, project_path: Option<String>) -> Arc<RecentThreads> {
-        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
-        // Entries that are not in use may be dropped.
-        if recent.len() >= MAX_RECENT {
-            recent.retain(|_, slot| Arc::strong_count(slot) > 1);
-        }
-        Arc::clone(recent.entry(project_path).or_default())
+    /// The threads of a project whose engine is open and as its files are now.
+    fn opened_threads(
+        &self,
+        projects: &ProjectEngines,
+        project_path: Option<&str>,
+    ) -> Option<Arc<ProjectThreads>> {
+        let engine = projects.current_engine(project_path)?;
+        let by_project = self.by_project.lock().unwrap_or_else(PoisonError::into_inner);
+        by_project.get(&engine.workspace.roots.project).cloned()
     }
 
+    /// Opens the threads of a project. Called by one at a time.
     fn open_threads(
         &self,
-        projects: &Arc<EnginePool>,
+        projects: &Arc<ProjectEngines>,
         project_path: Option<&str>,
         request: Option<&ThreadRequest>,
     ) -> Result<Arc<ProjectThreads>> {
@@ -125,15 +118,14 @@ impl ThreadService {
             prepare(&engine, &engine.host.variables, request.ok_or_else(none)?)?;
         }
         let key = engine.workspace.roots.project.clone();
-        let mut by_project = self.by_project.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(space) = by_project.get(&key) {
+        let by_project = || self.by_project.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(space) = by_project().get(&key) {
             return Ok(Arc::clone(space));
         }
         let background = daemon_client(projects.setup(), &engine.workspace.roots);
-        let projects = Arc::clone(projects);
-        let project_path = project_path.map(str::to_owned);
+        let (projects, project) = (Arc::clone(projects), key.clone());
         let setup = ThreadsSetup {
-            engine: Arc::new(move || Ok(projects.engine(project_path.as_deref())?.engine)),
+            engine: Arc::new(move || projects.project_engine(&project)),
             environment: engine.host.variables.clone(),
             listener: None,
             clock: Arc::new(MonotonicClock {
@@ -149,7 +141,7 @@ impl ThreadService {
             threads.watch()
         };
         let space = Arc::new(ProjectThreads { threads, _watching: watching });
-        by_project.insert(key, Arc::clone(&space));
+        by_project().insert(key, Arc::clone(&space));
         Ok(space)
     }
 
@@ -157,7 +149,7 @@ impl ThreadService {
     /// question to the client's user; agreed to, the same thread goes on.
     pub(crate) async fn fork(
         self: Arc<Self>,
-        projects: Arc<EnginePool>,
+        projects: Arc<ProjectEngines>,
         item: ItemRef,
         params: ExecuteParams,
         consent: ConsentContext,
@@ -227,7 +219,7 @@ fn add_notices(response: CallResult, notices: Vec<String>) -> CallResult {
 /// Over MCP limits are only lowered, unless the client's user agreed to raise them.
 async fn check_raised_limits(
     threads: &Threads,
-    projects: &Arc<EnginePool>,
+    projects: &Arc<ProjectEngines>,
     params: &ExecuteParams,
     request: &ThreadRequest,
     consents: &Consents,
@@ -323,7 +315,7 @@ fn with_follow_call(mut response: Value, project_path: Option<&str>) -> Value {
 /// The tools about threads, for the user behind a client.
 pub(crate) struct McpThreads {
     pub(crate) service: Arc<ThreadService>,
-    pub(crate) engines: Arc<EnginePool>,
+    pub(crate) engines: Arc<ProjectEngines>,
     pub(crate) project_path: Option<String>,
 }
 

@@ -1,9 +1,16 @@
 //! Noticing change: what a file or folder looked like when it was read, and whether it still does.
 
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
 use std::fs::Metadata;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use lillux::{ChangeMonitor, Digest, WatchedPaths};
 
 /// Size and times of a file; another stamp means another content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,16 +65,62 @@ impl WatchSet {
         self.0.entry(path).or_insert(entry);
     }
 
+    /// Remembers how each of these looks now.
+    pub fn extend(&mut self, paths: impl IntoIterator<Item = PathBuf>) {
+        paths.into_iter().for_each(|path| self.add(path));
+    }
+
     /// Whether there was something at `path`; of a path that was not added, there was not.
     #[must_use]
     pub fn existed(&self, path: &Path) -> bool {
         self.0.get(path).is_some_and(Option::is_some)
     }
 
+    /// Adds what another set holds. What was seen first counts.
+    pub fn merge(&mut self, other: &Self) {
+        for (path, entry) in &other.0 {
+            self.0.entry(path.clone()).or_insert(*entry);
+        }
+    }
+
     /// Whether every path still looks as it did.
     #[must_use]
     pub fn is_unchanged(&self) -> bool {
+        record(|reads| reads.merge(self));
         self.0.iter().all(|(path, entry)| read_entry(path) == *entry)
+    }
+
+    /// A value that two sets share if they hold the same paths, which looked the same.
+    #[must_use]
+    pub fn generation(&self) -> Generation {
+        let mut text = Vec::new();
+        for (path, entry) in &self.0 {
+            let mut stamp = String::new();
+            if let Some(StampEntry { stamp: FileStamp { size, modified, changed }, device, inode }) = entry {
+                // Writing to a text cannot fail.
+                let _ = write!(stamp, "{size} {modified} {changed} {device} {inode}");
+            }
+            text.extend_from_slice(path.as_os_str().as_bytes());
+            text.push(0);
+            text.extend_from_slice(stamp.as_bytes());
+            text.push(0);
+        }
+        Generation(Digest::of(&text))
+    }
+
+    /// Watches every path, and of what is not there the folder it would be in; `None` when one cannot be watched.
+    fn monitor(&self) -> Option<WatchedPaths> {
+        let paths = self.0.iter().map(|(path, entry)| match entry {
+            Some(_) => path.as_path(),
+            None => path.parent().unwrap_or(path),
+        });
+        let mut watched = ChangeMonitor::shared()?.watch(paths)?;
+        // A link that leads elsewhere now is a change of the folder it is in, which need not be readable.
+        let folders: BTreeSet<&Path> = self.0.keys().filter_map(|path| path.parent()).collect();
+        for folder in folders {
+            watched.add(folder);
+        }
+        Some(watched)
     }
 
     /// Whether every file was last changed well before `now`, in nanoseconds since 1970. Only then will a change to come
@@ -81,6 +134,114 @@ impl WatchSet {
         let mut changes = self.0.values().flatten().map(|entry| entry.stamp.changed);
         changes.all(|changed| changed < now.saturating_sub(margin(changed)))
     }
+}
+
+/// What something was read from, at one time: it is another one as soon as any of it has changed, come or gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Generation(Digest);
+
+impl std::fmt::Display for Generation {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(formatter)
+    }
+}
+
+/// A watch set that is checked often. While the kernel reports no change of its paths they are not looked at again.
+#[derive(Debug)]
+pub struct MonitoredSet {
+    watch_set: WatchSet,
+    generation: OnceLock<Generation>,
+    last: Mutex<LastCheck>,
+}
+
+/// How a set was found when its paths were last looked at.
+#[derive(Debug, Default)]
+struct LastCheck {
+    count: u32,
+    watched: Option<WatchedPaths>,
+    /// The monitor's count before they were looked at, and when that was.
+    unchanged_at: Option<(u64, Instant)>,
+}
+
+/// How often the paths are looked at though nothing was reported: some changes are not, such as those of another
+/// machine on a shared file system.
+const RECHECK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// The number of checks from which on a set is watched: most processes check a set once or twice.
+const MIN_CHECKS: u32 = 3;
+
+impl MonitoredSet {
+    /// The set, not watched yet.
+    #[must_use]
+    pub fn new(watch_set: WatchSet) -> Self {
+        Self { watch_set, generation: OnceLock::new(), last: Mutex::default() }
+    }
+
+    /// Whether every path still looks as it did.
+    #[must_use]
+    pub fn is_unchanged(&self) -> bool {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        last.count = last.count.saturating_add(1);
+        if last.watched.is_none() && last.count == MIN_CHECKS {
+            last.watched = self.watch_set.monitor();
+        }
+        let monitor = last.watched.as_ref().and_then(|_| ChangeMonitor::shared());
+        // Asked before the paths are looked at: a change in between is noticed next time.
+        let change_count = monitor.map(ChangeMonitor::change_count);
+        if let (Some(count), Some((known, at))) = (change_count, last.unchanged_at)
+            && count == known
+            && at.elapsed() < RECHECK_INTERVAL
+        {
+            record(|reads| reads.merge(&self.watch_set));
+            return true;
+        }
+        let checked_at = Instant::now();
+        let is_unchanged = self.watch_set.is_unchanged();
+        last.unchanged_at = change_count.filter(|_| is_unchanged).map(|count| (count, checked_at));
+        is_unchanged
+    }
+
+    /// As [`WatchSet::generation`], worked out once.
+    #[must_use]
+    pub fn generation(&self) -> Generation {
+        *self.generation.get_or_init(|| self.watch_set.generation())
+    }
+}
+
+thread_local! {
+    /// What the calls of [`record_reads`] under way on this thread have looked at, the innermost last.
+    static RECORDINGS: RefCell<Vec<WatchSet>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Removes the recordings that a panic would leave behind.
+struct RecordingGuard {
+    depth: usize,
+}
+
+impl Drop for RecordingGuard {
+    fn drop(&mut self) {
+        RECORDINGS.with_borrow_mut(|all| all.truncate(self.depth));
+    }
+}
+
+/// Does something, and says which files and folders of the spaces it looked at on this thread, each as it was before:
+/// what it came to holds as long as they are unchanged.
+pub fn record_reads<T>(work: impl FnOnce() -> T) -> (T, WatchSet) {
+    let _guard = RecordingGuard { depth: RECORDINGS.with_borrow(Vec::len) };
+    RECORDINGS.with_borrow_mut(|all| all.push(WatchSet::default()));
+    let result = work();
+    let reads = RECORDINGS.with_borrow_mut(Vec::pop).unwrap_or_default();
+    record(|outer| outer.merge(&reads));
+    (result, reads)
+}
+
+/// Adds to what is being recorded, if anything is. To be called before the paths are looked at.
+pub(crate) fn record(add: impl FnOnce(&mut WatchSet)) {
+    RECORDINGS.with_borrow_mut(|all| {
+        if let Some(reads) = all.last_mut() {
+            add(reads);
+        }
+    });
 }
 
 /// In nanoseconds. Some file systems know the time to one or two of them, the others to a tick of a hundredth at most.
@@ -136,6 +297,51 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let paths = ["a/b.yaml", "a/b.yml", "a/c/d"].map(|name| folder.path().join(name));
         assert_eq!(watch(&paths).0.into_keys().collect::<Vec<_>>(), [folder.path().join("a")]);
+    }
+
+    #[test]
+    fn monitored_changes_are_seen_at_once() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (path, absent) = (folder.path().join("file"), folder.path().join("a/b"));
+        put(&path, "one");
+        let generation = || watch(std::slice::from_ref(&path)).generation();
+        let before = generation();
+        assert_eq!(generation(), before);
+        let steps: [&dyn Fn(); 3] = [
+            &|| put(&path, "longer"),
+            &|| file::create_dirs(&folder.path().join("a"), false).expect("a folder"),
+            &|| file::remove(&path).expect("removed"),
+        ];
+        for change in steps {
+            let monitored = MonitoredSet::new(watch(&[path.clone(), absent.clone()]));
+            for _ in 0..2 * MIN_CHECKS {
+                assert!(monitored.is_unchanged());
+            }
+            assert!(monitored.last.lock().expect("a lock").watched.is_some());
+            change();
+            assert!(!monitored.is_unchanged() && !monitored.is_unchanged());
+        }
+        assert_ne!(generation(), before);
+    }
+
+    #[test]
+    fn nested_recordings_hold_all_reads() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let paths = ["one", "two", "three"].map(|name| folder.path().join(name));
+        paths.iter().for_each(|path| put(path, "text"));
+        let look = |path: &Path| record(|reads| reads.add(path.to_owned()));
+        let known = MonitoredSet::new(watch(&paths[2..]));
+        let (inner, outer) = record_reads(|| {
+            look(&paths[0]);
+            let ((), inner) = record_reads(|| look(&paths[1]));
+            assert!(known.is_unchanged());
+            inner
+        });
+        assert_eq!(inner.0.into_keys().collect::<Vec<_>>(), &paths[1..2]);
+        assert_eq!(outer, watch(&paths));
+        look(&paths[0]);
+        let failed = std::panic::catch_unwind(|| record_reads(|| panic!("broken off")));
+        assert!(failed.is_err() && RECORDINGS.with_borrow(Vec::is_empty));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use rye_item::{ExtractorSet, ItemId, ItemRef, ItemType};
 
-use crate::file_stamp::FileStamp;
+use crate::file_stamp::{FileStamp, record};
 
 /// Folders that hold no items, whatever their files are called.
 const SKIPPED_FOLDERS: [&str; 3] = ["__pycache__", "node_modules", "venv"];
@@ -78,6 +78,7 @@ pub fn scan(ai: &Path, types: &[ItemType], extractors: &ExtractorSet) -> ScanRes
     let mut result = ScanResult::default();
     for item_type in types {
         let top = ai.join(item_type.folder());
+        record(|reads| reads.add(ai.to_owned()));
         if top.is_symlink()
             && let Err(reason) = link_target_type(ai, &top)
         {
@@ -86,6 +87,7 @@ pub fn scan(ai: &Path, types: &[ItemType], extractors: &ExtractorSet) -> ScanRes
         }
         let mut pending = vec![(top, String::new(), 0)];
         while let Some((folder, prefix, depth)) = pending.pop() {
+            record(|reads| reads.add(folder.clone()));
             let entries = match std::fs::read_dir(&folder) {
                 Ok(entries) => entries,
                 Err(error) => {

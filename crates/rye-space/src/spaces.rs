@@ -10,7 +10,7 @@ use rye_item::{ExtractorSet, ItemRef, ItemType, Space};
 
 use crate::bundle::{Bundle, BundleOrigin};
 use crate::embedded::Embedded;
-use crate::file_stamp::WatchSet;
+use crate::file_stamp::{WatchSet, record};
 use crate::item_file::ItemFile;
 use crate::roots::{AI_FOLDER, Roots};
 use crate::scan::{InvalidItemFile, ScanResult, hindrance, is_hindrance};
@@ -121,6 +121,7 @@ impl Spaces {
             }
         }
         let folder = self.folder(&space)?;
+        record(|reads| watch_category(&folder, item, reads));
         // One look spares one for each extension.
         let holder = category_dir(&folder, item);
         let is_closed = match fs_err::metadata(&holder) {
@@ -157,11 +158,17 @@ impl Spaces {
     /// Watches every folder that decides in which space an item is found.
     pub fn watch_item(&self, item: &ItemRef, watch_set: &mut WatchSet) {
         for folder in self.order().filter_map(|space| self.folder(&space)) {
-            let category_dir = category_dir(&folder, item);
-            // A folder on the way that becomes a link leads elsewhere, perhaps to the same files.
-            let parents = category_dir.ancestors().take_while(|path| path.starts_with(&folder));
-            parents.for_each(|path| watch_set.add(path.to_owned()));
+            watch_category(&folder, item, watch_set);
         }
+    }
+
+    /// Whether a space that is a folder has one of this category for items of a type; others may have it.
+    #[must_use]
+    pub fn may_have_category(&self, space: &Space, item_type: ItemType, category: &str) -> bool {
+        let Some(folder) = self.folder(space) else { return true };
+        let path = folder.join(item_type.folder()).join(category);
+        record(|reads| reads.add(path.clone()));
+        path.is_dir()
     }
 
     /// The winning file of an item, read; only in `from` if that is given.
@@ -239,6 +246,7 @@ impl Spaces {
         }
         let relative = format!("{}/{}{}", item.item_type.folder(), item.id, candidate.extension);
         let folder = self.folder(&candidate.space).unwrap_or_default();
+        record(|reads| reads.add(folder.join(&relative)));
         let read = lillux::file::read_beneath(&folder, Path::new(&relative), self.max_bytes);
         let (bytes, _) = read.map_err(|error| match error {
             ReadError::Io(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
@@ -315,6 +323,14 @@ fn closed(path: &Path, error: &std::io::Error) -> std::io::Error {
     }
     let message = format!("the folder `{}` cannot be read: permission denied", found.display());
     std::io::Error::new(error.kind(), message)
+}
+
+/// Watches the folders of an item in one space.
+fn watch_category(folder: &Path, item: &ItemRef, watch_set: &mut WatchSet) {
+    let category_dir = category_dir(folder, item);
+    // A folder on the way that becomes a link leads elsewhere, perhaps to the same files.
+    let parents = category_dir.ancestors().take_while(|path| path.starts_with(folder));
+    parents.for_each(|path| watch_set.add(path.to_owned()));
 }
 
 /// The folder an item's file lies in, below a space's.

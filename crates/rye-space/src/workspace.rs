@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::approvals::{Approvals, BUNDLES_FILE, PROJECTS_FILE};
 use crate::bundle::{self, Bundle, BundleTrust, ConfiguredBundle};
 use crate::config::{self, ConfigLayer, IgnoredSetting, MergedConfig, TrustContext};
-use crate::file_stamp::WatchSet;
+use crate::file_stamp::{Generation, MonitoredSet, WatchSet};
 use crate::installed;
 use crate::item_file::ItemFile;
 use crate::keys::{self, IdentityFile, REVOKED_FOLDER, TRUSTED_FOLDER};
@@ -69,7 +69,7 @@ pub struct Workspace {
     schemas: Vec<ConfigSchema>,
     /// Schemas beside the core's, read when one is asked for.
     other_schemas: OnceLock<Vec<ConfigSchema>>,
-    watch_set: WatchSet,
+    watch_set: MonitoredSet,
 }
 
 impl Workspace {
@@ -198,7 +198,7 @@ impl Workspace {
             notices,
             schemas: core.schemas,
             other_schemas: OnceLock::new(),
-            watch_set,
+            watch_set: MonitoredSet::new(watch_set),
             roots,
         })
     }
@@ -207,6 +207,12 @@ impl Workspace {
     #[must_use]
     pub fn is_current(&self) -> bool {
         self.watch_set.is_unchanged()
+    }
+
+    /// What this workspace was opened from: another value after each change that makes it another one to open.
+    #[must_use]
+    pub fn generation(&self) -> Generation {
+        self.watch_set.generation()
     }
 
     /// Identity documents of project space, whether they count or not.
@@ -248,29 +254,6 @@ impl Workspace {
         let is_embedded =
             self.spaces.bundle(item.space()).is_some_and(|bundle| bundle.trust == BundleTrust::Embedded);
         !is_embedded && item.report().basis == Some(TrustBasis::Bundle)
-    }
-
-    /// What this workspace was opened from.
-    #[must_use]
-    pub fn watch_set_at_open(&self) -> &WatchSet {
-        &self.watch_set
-    }
-
-    /// Every file outside the binary that could say something in these configs.
-    #[must_use]
-    pub fn watch_configs(&self, ids: &[&str]) -> WatchSet {
-        let extensions = &self.spaces.extractors().for_type(ItemType::Config).extensions;
-        let mut watch_set = WatchSet::default();
-        for folder in self.spaces.order().filter_map(|space| self.spaces.folder(&space)) {
-            for id in ids {
-                let flat = id.rsplit('/').next().unwrap_or(id);
-                for extension in extensions {
-                    watch_set.add(folder.join(format!("config/{id}{extension}")));
-                    watch_set.add(folder.join(format!("config/{flat}{extension}")));
-                }
-            }
-        }
-        watch_set
     }
 
     /// What the binary itself says in a config, though another bundle has replaced the one that holds it: the

@@ -92,6 +92,27 @@ fn only_hook_tools_get_thread_context() {
 }
 
 #[test]
+fn new_hook_tool_is_used_at_once() {
+    let world = init_world();
+    let id = format!("{HOOK_TOOLS_PREFIX}/emitter");
+    let action = Action::from_value(&json!({"item_id": id, "params": {"event_type": "note", "payload": {}}}));
+    let all = Capabilities::parse(["rye.*"]).expect("grants");
+    let permitted = permit(&all, &action.expect("an action"), HOOK).expect("allowed");
+    let dispatcher = EngineDispatcher::new(engine(&world));
+    let cancel = CancelToken::new().expect("an event");
+    let run = || dispatcher.dispatch(&permitted, &test_context(), &cancel);
+    let expected = json!({
+        "status": "success", "type": "tool", "item_id": id,
+        "data": {"success": true, "emitted": true, "event_type": "note", "payload": {}, "criticality": "critical"},
+    });
+    for _ in 0..5 {
+        assert_eq!(run(), expected);
+    }
+    signed_native(&world, &id, "test.access", "{type: object}");
+    assert_eq!(run()["data"], json!({"write": 0, "network": false}));
+}
+
+#[test]
 fn failed_control_result_is_a_success_envelope() {
     let world = init_world();
     signed_native(&world, &format!("{HOOK_TOOLS_PREFIX}/control"), "threads.control", "{type: object}");

@@ -29,16 +29,6 @@ const HOOK_TOOLS: [HookTool; 8] = [
     HookTool { name: "threads.cancel_checker", run: observe::check_cancel },
 ];
 
-/// What the function of this name answers a hook of the thread behind `facts`.
-pub(crate) fn call_hook_tool(
-    name: &str,
-    parameters: &Map<String, Value>,
-    context: &ThreadContext,
-) -> Option<Value> {
-    let tool = HOOK_TOOLS.iter().find(|tool| tool.name.strip_prefix("threads.") == Some(name))?;
-    Some((tool.run)(parameters, context))
-}
-
 impl ThreadFunctions for ThreadContext {
     fn call_function(
         &self,

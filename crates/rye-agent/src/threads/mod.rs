@@ -26,7 +26,6 @@ use std::time::{Duration, Instant};
 
 use rye_engine::{Engine, Result};
 use rye_model::EndpointPool;
-use rye_space::file_stamp::FileStamp;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tokio::sync::watch::{Receiver, Sender};
@@ -42,7 +41,7 @@ use crate::driver::{
 use crate::limits::ThreadLimits;
 use crate::machine::ThreadOutcome;
 use crate::prepare;
-use crate::redact::Redactor;
+use crate::redact::{Redactor, RedactorCache};
 use crate::spec::ThreadSpec;
 use crate::store::{
     Claim, ColumnSpec, CommitOutcome, IndexSpec, LedgerRules, LedgerSpec, Owner, PruneOptions, StoreHandle,
@@ -97,7 +96,9 @@ pub(crate) struct ThreadRuntime {
     store: StoreHandle,
     signer: Arc<TranscriptSigner>,
     token_issuer: Arc<TokenIssuer>,
-    redactor: Mutex<RedactorState>,
+    redactors: RedactorCache,
+    /// The one that was used last, for when no engine can be opened.
+    last_redactor: Mutex<Arc<Redactor>>,
     owner: Owner,
     orphans: OrphanDetection,
     running: Mutex<HashMap<ThreadId, RunningThread>>,
@@ -111,26 +112,6 @@ pub(crate) struct ThreadRuntime {
     endpoints: EndpointPool,
     /// When it was last looked whether old threads are to be forgotten.
     prune_checked_at: Mutex<Option<Instant>>,
-}
-
-/// What must not be written, and the `.env` it was worked out from.
-struct RedactorState {
-    redactor: Arc<Redactor>,
-    path: Option<PathBuf>,
-    dotenv: Option<FileStamp>,
-}
-
-impl RedactorState {
-    fn from_engine(engine: &Engine) -> Result<Self> {
-        let path = engine.workspace.roots.project.as_ref().map(|project| project.join(".env"));
-        // Looked at before it is read: a change in between is noticed the next time.
-        let dotenv = dotenv_stamp(path.as_deref());
-        Ok(Self { redactor: Arc::new(Redactor::from_engine(engine)?), path, dotenv })
-    }
-}
-
-fn dotenv_stamp(path: Option<&Path>) -> Option<FileStamp> {
-    path.and_then(|path| path.metadata().ok()).map(|found| FileStamp::from_metadata(&found))
 }
 
 /// A thread at work in this process.
@@ -195,9 +176,10 @@ impl Threads {
     pub fn open(setup: ThreadsSetup) -> Result<Self> {
         let engine = (setup.engine)()?;
         // A damaged file must not keep a thread from ending. Starting one reads the files again and reports them.
-        let (config, prepared_cache) = match crate::config::load(&engine.workspace) {
-            Ok(config) => (config.clone(), prepare::PreparedCache::with_config(config)),
-            Err(_) => (crate::config::load_lenient(&engine.workspace)?, prepare::PreparedCache::default()),
+        let prepared_cache = prepare::PreparedCache::default();
+        let config = match prepared_cache.config(&engine) {
+            Ok(config) => config,
+            Err(_) => Arc::new(crate::config::load_lenient(&engine.workspace)?),
         };
         let keys = engine.workspace.roots.signing_keys.clone();
         let secret = ThreadSecret::load_or_create(&keys)?;
@@ -205,8 +187,8 @@ impl Threads {
             Arc::new(TranscriptSigner::new(engine.signing_key().unwrap_or_else(|_| secret.transcript_key())));
         let tokens = Arc::new(TokenIssuer::new(secret.token_key()));
         let store = open_store(&setup.folder, &secret, &ledger_spec(&config))?;
-        let redactor = Mutex::new(RedactorState::from_engine(&engine)?);
-        let setup = ThreadsSetup { engine: cache_engine(setup.engine), ..setup };
+        let redactors = RedactorCache::default();
+        let last_redactor = Mutex::new(redactors.for_engine(&engine)?);
         let engine_provider = Arc::clone(&setup.engine);
         let dispatch = Arc::new(EngineDispatcher::with_provider(move || engine_provider()));
         let inner = ThreadRuntime {
@@ -214,9 +196,10 @@ impl Threads {
             store,
             signer,
             token_issuer: tokens,
-            redactor,
+            redactors,
+            last_redactor,
             owner: current_owner(),
-            orphans: config.coordination.orphan_detection,
+            orphans: config.coordination.orphan_detection.clone(),
             running: Mutex::default(),
             awaiting_approval: Mutex::default(),
             dispatcher: dispatch,
@@ -310,18 +293,14 @@ impl ThreadRuntime {
         ancestry.map(|row| json!({"thread_id": row.id, "directive": row.directive})).collect()
     }
 
-    /// What must not be written: worked out again when the project's `.env` is another than it was. What was in it before is
-    /// a secret still; there may be copies.
+    /// What must not be written.
     fn redactor(&self) -> Arc<Redactor> {
-        let mut cached = self.redactor.lock().unwrap_or_else(PoisonError::into_inner);
-        if cached.dotenv != dotenv_stamp(cached.path.as_deref())
-            && let Ok(engine) = (self.setup.engine)()
-            && let Ok(fresh) = RedactorState::from_engine(&engine)
-        {
-            let redactor = Arc::new(fresh.redactor.merge(&cached.redactor));
-            *cached = RedactorState { redactor, ..fresh };
+        let current = (self.setup.engine)().and_then(|engine| self.redactors.for_engine(&engine));
+        let mut last = self.last_redactor.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Ok(current) = current {
+            *last = current;
         }
-        Arc::clone(&cached.redactor)
+        Arc::clone(&last)
     }
 
     /// A thread starts: those that ended long ago are forgotten once a day, beside it, if the settings say so.
@@ -414,23 +393,3 @@ fn ledger_spec(config: &ThreadConfig) -> LedgerSpec {
 
 /// How often a process that goes on looks whether old threads are to be forgotten.
 const PRUNE_CHECK_INTERVAL: Duration = Duration::from_secs(3600);
-
-/// How long an engine is taken to be as it was found. A change is noticed that much later at most, as if it had been made
-/// that much later.
-const ENGINE_TTL: Duration = Duration::from_millis(100);
-
-/// A door that looks at the files behind the engine now and then, not at each of many calls a second.
-fn cache_engine(engine_provider: SharedEngineProvider) -> SharedEngineProvider {
-    let last: Mutex<Option<(Instant, Arc<Engine>)>> = Mutex::default();
-    Arc::new(move || {
-        let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((found, engine)) = last.as_ref()
-            && found.elapsed() < ENGINE_TTL
-        {
-            return Ok(Arc::clone(engine));
-        }
-        let engine = engine_provider()?;
-        *last = Some((Instant::now(), Arc::clone(&engine)));
-        Ok(engine)
-    })
-}

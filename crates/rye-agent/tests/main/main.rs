@@ -9,6 +9,7 @@ mod clocks;
 mod config_effects;
 mod continuation;
 mod coordination;
+mod freshness;
 mod hook_tools;
 mod offline;
 mod orchestration;

@@ -119,6 +119,11 @@ impl TestSpace {
     }
 
     pub fn engine(&self) -> Arc<Engine> {
+        Arc::new(self.open_engine(Box::new(FixedClock)).expect("engine"))
+    }
+
+    /// An engine with this clock.
+    pub fn open_engine(&self, clock: Box<dyn rye_engine::WallClock>) -> rye_engine::Result<Engine> {
         let host = HostEnvironment {
             current_dir: self.world.project(),
             home: self.world.home(),
@@ -128,7 +133,7 @@ impl TestSpace {
         };
         let natives = NativeTools(rye_agent::hook_tools::native_tools());
         let options = EngineOptions { is_warm: true, host, natives, ..EngineOptions::default() };
-        Arc::new(Engine::open(roots(&self.world), options, Box::new(FixedClock)).expect("engine"))
+        Engine::open(roots(&self.world), options, clock)
     }
 
     /// Writes an item and signs it.

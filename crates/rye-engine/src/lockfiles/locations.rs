@@ -11,7 +11,7 @@ use rye_exec::lock::ResolvedTool;
 use rye_item::ItemId;
 use rye_item::space::SpaceTier;
 use rye_space::bundle::{Bundle, BundleOrigin, BundleTrust};
-use rye_space::file_stamp::WatchSet;
+use rye_space::file_stamp::{MonitoredSet, WatchSet};
 use rye_space::{AI_FOLDER, BundlePath};
 use serde_json::Value;
 
@@ -213,7 +213,7 @@ const MAX_CACHED_TOOLS: usize = 1024;
 
 /// The lockfiles found for tools that were run before, by id, version and space, and what they were found by looking at.
 #[derive(Default)]
-pub(crate) struct LockfileCache(Mutex<HashMap<[String; 3], (WatchSet, EffectiveLockfiles)>>);
+pub(crate) struct LockfileCache(Mutex<HashMap<[String; 3], (MonitoredSet, EffectiveLockfiles)>>);
 
 /// Lockfiles that count for a tool.
 type EffectiveLockfiles = Arc<FoundLockfiles>;
@@ -265,7 +265,7 @@ pub(crate) fn effective_lockfiles(engine: &Engine, resolved: &ResolvedTool) -> R
         if cache.len() >= MAX_CACHED_TOOLS {
             cache.clear();
         }
-        cache.insert(key, (watch_set, Arc::clone(&found)));
+        cache.insert(key, (MonitoredSet::new(watch_set), Arc::clone(&found)));
     }
     Ok(found)
 }

@@ -1,8 +1,8 @@
 //! Threads at work in this process: opened, shown as they go, ended on Ctrl-C, told of at the end.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rye_agent::driver::{CancelSignal, Listener};
@@ -13,7 +13,7 @@ use rye_agent::thread_id::ThreadId;
 use rye_agent::threads::{
     BackgroundHost, FinishedThread, ResumeOptions, StartedThread, Threads, ThreadsSetup, finished_response,
 };
-use rye_engine::{Code, Engine, Error};
+use rye_engine::{Code, Engine, EnginePool, Error};
 use serde_json::Value;
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
@@ -48,20 +48,13 @@ pub fn open_threads(
     listener: Option<Arc<dyn Listener>>,
 ) -> Result<Threads, Error> {
     let environment = settings.host().variables.into_iter().collect();
-    let cached = Mutex::new(Arc::new(engine));
     let folder = threads_dir(settings);
     let background =
         background::daemon_client(settings).map(|client| Arc::new(client) as Arc<dyn BackgroundHost>);
     let settings = settings.clone();
-    let engine_provider = move || {
-        let mut cached = cached.lock().unwrap_or_else(PoisonError::into_inner);
-        if !cached.workspace.is_current() {
-            *cached = Arc::new(settings.engine()?);
-        }
-        Ok(Arc::clone(&cached))
-    };
+    let engines = EnginePool::new(1, move |(): &()| settings.engine()).with_engine(&(), engine);
     Threads::open(ThreadsSetup {
-        engine: Arc::new(engine_provider),
+        engine: Arc::new(move || Ok(engines.engine(&())?.engine)),
         environment,
         listener,
         clock: Arc::new(ThreadClock),
