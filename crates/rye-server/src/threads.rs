@@ -30,13 +30,20 @@ use crate::consent::{CallError, Consents, ThreadAnswer, thread_consent_request};
 use crate::consent_gate::CallResult;
 use crate::project_engines::ProjectEngines;
 
-/// The threads of this process, by project.
+/// The threads of this process, by project and folder.
 #[derive(Default)]
 pub(crate) struct ThreadService {
     workers: OnceLock<tokio::runtime::Runtime>,
-    by_project: Mutex<HashMap<Option<PathBuf>, Arc<ProjectThreads>>>,
+    by_location: Mutex<HashMap<ThreadsKey, Arc<ProjectThreads>>>,
     /// Held while an engine or threads are opened: of many calls that want them, one opens them.
     opening: tokio::sync::Mutex<()>,
+}
+
+/// A project, and the folder of its threads: the user's, until the project has one.
+type ThreadsKey = (Option<PathBuf>, PathBuf);
+
+fn threads_key(roots: &Roots) -> ThreadsKey {
+    (roots.project.clone(), roots.threads_dir())
 }
 
 struct ProjectThreads {
@@ -97,8 +104,8 @@ impl ThreadService {
         project_path: Option<&str>,
     ) -> Option<Arc<ProjectThreads>> {
         let engine = projects.current_engine(project_path)?;
-        let by_project = self.by_project.lock().unwrap_or_else(PoisonError::into_inner);
-        by_project.get(&engine.workspace.roots.project).cloned()
+        let by_location = self.by_location.lock().unwrap_or_else(PoisonError::into_inner);
+        by_location.get(&threads_key(&engine.workspace.roots)).cloned()
     }
 
     /// Opens the threads of a project. Called by one at a time.
@@ -109,21 +116,22 @@ impl ThreadService {
         request: Option<&ThreadRequest>,
     ) -> Result<Arc<ProjectThreads>> {
         let engine = projects.engine(project_path)?.engine;
+        let key = threads_key(&engine.workspace.roots);
+        let (project, folder) = key.clone();
         // Where there has never been a thread, nothing is made for one that could not start.
-        if !engine.workspace.roots.threads_dir().join(DATABASE).exists() {
+        if !folder.join(DATABASE).exists() {
             let none = || {
                 Error::new(Code::NoThread, "there are no threads in this project yet")
                     .hint("start one: rye_execute of a directive with thread `fork`")
             };
             prepare(&engine, &engine.host.variables, request.ok_or_else(none)?)?;
         }
-        let key = engine.workspace.roots.project.clone();
-        let by_project = || self.by_project.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(space) = by_project().get(&key) {
+        let by_location = || self.by_location.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(space) = by_location().get(&key) {
             return Ok(Arc::clone(space));
         }
         let background = daemon_client(projects.setup(), &engine.workspace.roots);
-        let (projects, project) = (Arc::clone(projects), key.clone());
+        let projects = Arc::clone(projects);
         let setup = ThreadsSetup {
             engine: Arc::new(move || projects.project_engine(&project)),
             environment: engine.host.variables.clone(),
@@ -132,7 +140,7 @@ impl ThreadService {
                 started: Instant::now(),
                 base_ms: engine.unix_seconds().saturating_mul(1000),
             }),
-            folder: engine.workspace.roots.threads_dir(),
+            folder,
             background: background.map(|client| Arc::new(client) as Arc<dyn BackgroundHost>),
         };
         let threads = Threads::open(setup)?;
@@ -141,7 +149,7 @@ impl ThreadService {
             threads.watch()
         };
         let space = Arc::new(ProjectThreads { threads, _watching: watching });
-        by_project().insert(key, Arc::clone(&space));
+        by_location().insert(key, Arc::clone(&space));
         Ok(space)
     }
 

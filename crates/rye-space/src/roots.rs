@@ -97,10 +97,11 @@ impl Roots {
         self.project.as_ref().map(|project| project.join(AI_FOLDER))
     }
 
-    /// Where threads are kept: the project's, or the user's where there is none.
+    /// Where threads are kept: with the project if it has an `.ai` folder, else with the user.
     #[must_use]
     pub fn threads_dir(&self) -> PathBuf {
-        self.project_ai().unwrap_or_else(|| self.user_ai()).join("threads")
+        let project = self.project_ai().filter(|ai| ai.is_dir());
+        project.unwrap_or_else(|| self.user_ai()).join("threads")
     }
 
     /// The project's real path as text, by which it is approved.

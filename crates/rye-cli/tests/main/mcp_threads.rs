@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::mcp_client::Client;
 use crate::support::{User, text};
-use crate::thread_run::{FILES, write_directive, write_note_directive};
+use crate::thread_run::{FILES, threads, write_directive, write_note_directive};
 
 const ORCHESTRATOR: &str = "rye/agent/threads/orchestrator";
 const THREAD_DIRECTIVE: &str = "rye/agent/threads/thread_directive";
@@ -81,6 +81,29 @@ fn client_cancels_a_thread_by_id() {
     let follow = started["data"]["follow"]["arguments"].clone();
     let (waited, _) = client.call_outcome("rye_execute", follow);
     assert!(waited.to_string().contains("\"cancelled\""), "{waited}");
+}
+
+#[test]
+fn threads_outside_a_project_are_the_users() {
+    let user = User::initialized();
+    write_directive(&user, "plain", "", "", "Say hello.");
+    user.ok(["load", "directive", "team/plain", "--to", "user"]);
+    lillux::file::remove_tree(&user.project().join(".ai")).expect("removed");
+    user.ok(["run", "team/plain"]);
+    let [first] = &threads(&user)[..] else { panic!("one thread") };
+    let mut client = Client::connect(&user);
+    let status = json!({"operation": "get_status", "thread_id": first["thread_id"]});
+    assert_eq!(client.call("rye_execute", tool(ORCHESTRATOR, status))["data"]["status"], "completed");
+    let fork = json!({"item_type": "directive", "item_id": "team/plain", "thread": "fork"});
+    let forked = client.call("rye_execute", fork.clone());
+    let listed: Vec<Value> = threads(&user).iter().map(|row| row["thread_id"].clone()).collect();
+    assert_eq!(listed, [forked["data"]["thread_id"].clone(), first["thread_id"].clone()]);
+    assert!(!user.project().join(".ai").exists());
+    // A project that is made later has its own.
+    user.ok(["init"]);
+    let inside = client.call("rye_execute", fork);
+    let [only] = &threads(&user)[..] else { panic!("one thread of the project") };
+    assert_eq!(only["thread_id"], inside["data"]["thread_id"]);
 }
 
 #[test]

@@ -13,15 +13,12 @@ use rye_agent::thread_id::ThreadId;
 use rye_agent::threads::rebuild_files;
 use rye_agent::transcript::TranscriptSigner;
 use rye_engine::{Code, Error, Result};
-use rye_space::AI_FOLDER;
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 use crate::live::format;
 use crate::settings::{self, Settings};
 
-/// The folder of threads below `.ai`.
-const THREADS_DIR: &str = "threads";
 /// Digits of a thread's name.
 const ID_DIGITS: usize = 12;
 /// The fewest digits that name a thread.
@@ -36,10 +33,9 @@ pub const WAITING: &str = "waiting";
 /// The share of its money, in hundredths, from which on a thread is short of it.
 const LOW_BUDGET_PERCENT: u128 = 80;
 
-/// Where threads live: with the project if there is one, else with the user.
+/// Where threads live.
 pub fn threads_dir(settings: &Settings) -> PathBuf {
-    let project = settings.roots.project.as_ref().filter(|project| project.join(AI_FOLDER).is_dir());
-    project.unwrap_or(&settings.roots.user).join(AI_FOLDER).join(THREADS_DIR)
+    settings.roots.threads_dir()
 }
 
 /// Threads to look at.
