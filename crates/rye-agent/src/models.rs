@@ -11,7 +11,7 @@ use rye_engine::{Code, Error, Result};
 use rye_item::text::one_line;
 use rye_item::{ItemId, ItemRef, ItemType};
 use rye_model::provider_file::Pricing;
-use rye_model::{ProviderFile, TokenPrice};
+use rye_model::{ModelSettings, ProviderFile, TokenPrice};
 use rye_space::{ItemFile, Workspace};
 use rye_trust::{Subject, verify};
 
@@ -40,6 +40,8 @@ pub struct ModelQuery<'a> {
     pub directive_provider: Option<&'a str>,
     /// Whether money is limited: then what has no price is refused.
     pub is_spend_limited: bool,
+    /// How the directive wants to be answered.
+    pub settings: Option<&'a ModelSettings>,
 }
 
 /// The model that will be asked.
@@ -220,7 +222,7 @@ impl Providers {
             let provider = self.by_name(&entry.provider)?;
             match self.choose_from(provider, model, is_model, query, agent, environment) {
                 Ok(choice) => choices.push(choice),
-                Err(error) if error.code == Code::ProviderKeyMissing => {
+                Err(error) if matches!(error.code, Code::ProviderKeyMissing | Code::SettingUnsupported) => {
                     missing.get_or_insert(error);
                 }
                 Err(error) => return Err(error),
@@ -228,14 +230,11 @@ impl Providers {
         }
         let mut choices = choices.into_iter();
         match (choices.next(), missing) {
-            (Some(first), missing) => Ok(ModelChoice {
-                fallbacks: choices.collect(),
-                notices: missing
-                    .map(|error| format!("left out of `{tier}`: {}", error.message))
-                    .into_iter()
-                    .collect(),
-                ..first
-            }),
+            (Some(first), missing) => {
+                let left_out = missing.map(|error| format!("left out of `{tier}`: {}", error.message));
+                let notices = first.notices.iter().cloned().chain(left_out).collect();
+                Ok(ModelChoice { fallbacks: choices.collect(), notices, ..first })
+            }
             (None, Some(error)) => Err(error),
             (None, None) => {
                 let message = format!("the tier `{}` of agent/agent.yaml lists no model", one_line(tier));
@@ -310,14 +309,15 @@ impl Providers {
             }
             Pricing::Unknown => None,
         };
+        let (max_output_tokens, notices) = check_settings(name, file, model, query, agent)?;
         Ok(ModelChoice {
             provider_id: name.to_owned(),
             model: model.to_owned(),
             price,
             context_window: file.context_window(model),
-            max_output_tokens: file.max_output_tokens(model).min(agent.max_output_tokens),
+            max_output_tokens,
             file: file.clone(),
-            notices: Vec::new(),
+            notices,
             candidates: Vec::new(),
             fallbacks: Vec::new(),
         })
@@ -439,6 +439,34 @@ fn read_provider_file(workspace: &Workspace, item: &ItemRef, located: ItemFile) 
             .detail("path", verified.path.display().to_string())
             .hint(format!("correct {} and sign it again", verified.path.display()))
     })
+}
+
+/// The longest answer to ask for, if the model takes the directive's settings.
+fn check_settings(
+    provider: &str,
+    file: &ProviderFile,
+    model: &str,
+    query: &ModelQuery<'_>,
+    agent: &AgentConfig,
+) -> Result<(u64, Vec<String>)> {
+    let allowed = file.max_output_tokens(model).min(agent.max_output_tokens);
+    let Some(settings) = query.settings else { return Ok((allowed, Vec::new())) };
+    let max_output_tokens = settings.max_output_tokens.map_or(allowed, |own| own.min(allowed));
+    let requested = settings.max_output_tokens.filter(|own| *own > allowed);
+    let notices = requested.map(|own| {
+        format!(
+            "answers have at most {allowed} tokens, not {own}: `{provider}` or agent/agent.yaml allow no more"
+        )
+    });
+    match file.check_settings(model, settings, max_output_tokens) {
+        Ok(()) => Ok((max_output_tokens, notices.into_iter().collect())),
+        Err(problem) => {
+            let message =
+                format!("`{}` of `{provider}` cannot be asked like this: {problem}", one_line(model));
+            Err(Error::new(Code::SettingUnsupported, message)
+                .hint("change the directive's <model>, or ask another model: --model NAME"))
+        }
+    }
 }
 
 fn key_missing_error(provider: &str, variable: &str, environment: &BTreeMap<String, String>) -> Error {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rye_engine::verbs::execute::{self, LoadedDirective};
 use rye_engine::{Code, Engine, Error, Result};
 use rye_item::{ItemId, ItemRef, ItemType};
-use rye_model::ChatMessage;
+use rye_model::{ChatMessage, ModelSettings};
 use rye_space::file_stamp::{MonitoredSet, record_reads};
 use serde_json::{Map, Value};
 
@@ -269,6 +269,9 @@ fn build_template(
     notices.extend(risk_notices(&config, &capabilities, &inherited, request)?);
     let model =
         |key: &str| directive.fields.get("model").and_then(|model| model.get(key)).and_then(Value::as_str);
+    let settings = ModelSettings::from_directive(directive.fields.get("model")).map_err(|error| {
+        Error::new(Code::Invalid, format!("<model>: {error}")).for_item(&request.directive)
+    })?;
     let query = models::ModelQuery {
         model: request.model.as_deref(),
         provider: request.provider.as_deref(),
@@ -276,6 +279,7 @@ fn build_template(
         directive_tier: model("tier"),
         directive_provider: model("provider"),
         is_spend_limited: limits.spend.is_some(),
+        settings: Some(&settings),
     };
     let model_choice = Providers::discover(&engine.workspace).choose(&query, &config.agent, environment)?;
     notices.extend(model_choice.notices.iter().cloned());
@@ -341,6 +345,7 @@ fn build_template(
         price: model_choice.price,
         context_window: model_choice.context_window,
         max_output_tokens: model_choice.max_output_tokens,
+        settings: Arc::new(settings),
         wants_stream: true,
         config,
     };

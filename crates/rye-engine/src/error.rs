@@ -312,6 +312,8 @@ codes! {
     StoreOlder = "RYE1156", Integrity;
     /// The store of threads is missing or empty, beside the folders of its threads.
     StoreLost = "RYE1157", Integrity;
+    /// A model does not take a setting of the directive.
+    SettingUnsupported = "RYE1161", Validation;
 }
 
 impl fmt::Display for Code {

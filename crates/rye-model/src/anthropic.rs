@@ -2,17 +2,25 @@
 
 use std::collections::BTreeMap;
 
+use rye_thread::model::{ModelSettings, ReasoningEffort};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::json_ref::JsonRef;
-use crate::protocol::{BodyOptions, replay_entries};
+use crate::protocol::{
+    BodyOptions, MIN_REASONING_TOKENS, ReasoningStyle, SettingBounds, WireProtocol, reasoning_tokens,
+    replay_entries,
+};
 use crate::response_builder::{
     ApiError, ResponseBuilder, ResponseParseError, ResponseParser, api_error, parse_json,
 };
 use crate::{ChatMessage, FinishReason, ModelRequest, ToolCall, Usage};
 
 const PROTOCOL: &str = "anthropic";
+
+/// Anthropic's messages.
+#[derive(Debug)]
+pub(crate) struct AnthropicMessages;
 
 #[derive(Serialize)]
 struct Body<'a> {
@@ -23,6 +31,14 @@ struct Body<'a> {
     messages: Vec<Turn<'a>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     tools: Vec<Tool<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    temperature: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    thinking: Option<Value>,
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    stop_sequences: &'a [String],
+    #[serde(skip_serializing_if = "Map::is_empty")]
+    output_config: Map<String, Value>,
     #[serde(skip_serializing_if = "is_false")]
     stream: bool,
 }
@@ -89,12 +105,80 @@ impl<'a> From<TypedBlock<'a>> for Block<'a> {
     }
 }
 
+impl WireProtocol for AnthropicMessages {
+    fn body(
+        &self,
+        request: &ModelRequest,
+        options: &BodyOptions,
+        is_stream: bool,
+    ) -> serde_json::Result<Vec<u8>> {
+        body(request, options, is_stream)
+    }
+
+    fn parser(&self) -> Box<dyn ResponseParser> {
+        Box::new(AnthropicParser::default())
+    }
+
+    fn check_settings(&self, settings: &ModelSettings, bounds: &SettingBounds) -> Result<(), String> {
+        if let Some(temperature) = settings.temperature.filter(|temperature| *temperature > 1.0) {
+            return Err(format!("`temperature` is {temperature}, and it takes 1 at most"));
+        }
+        if settings.reasoning_effort.is_some() {
+            if settings.temperature.is_some() {
+                return Err("it does not take `temperature` together with `reasoning_effort`".to_owned());
+            }
+            if bounds.reasoning == ReasoningStyle::Budget && bounds.max_output_tokens <= MIN_REASONING_TOKENS
+            {
+                return Err(format!(
+                    "`reasoning_effort` needs more than {MIN_REASONING_TOKENS} output tokens, and answers have {} at most",
+                    bounds.max_output_tokens
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn default_header(&self) -> Option<(&'static str, &'static str)> {
+        Some(("anthropic-version", "2023-06-01"))
+    }
+
+    /// Writing to the cache costs a quarter more.
+    fn cache_write_price(&self, input: u64) -> u64 {
+        input + input.div_ceil(4)
+    }
+}
+
+/// How reasoning and the format of answers are asked for.
+fn output_config(settings: &ModelSettings, options: &BodyOptions) -> Map<String, Value> {
+    let mut config = Map::new();
+    if let Some(schema) = &settings.response_format {
+        config.insert("format".to_owned(), json!({"type": "json_schema", "schema": schema}));
+    }
+    if let (Some(effort), ReasoningStyle::Effort) = (settings.reasoning_effort, options.reasoning) {
+        // It has no word for less than little.
+        let word = match effort {
+            ReasoningEffort::Minimal => ReasoningEffort::Low,
+            other => other,
+        };
+        config.insert("effort".to_owned(), word.as_str().into());
+    }
+    config
+}
+
+/// How many tokens the model may reason for; nothing where what is left to spend leaves no room for any.
+fn thinking(request: &ModelRequest, options: &BodyOptions) -> Option<Value> {
+    let effort = request.settings.reasoning_effort?;
+    match options.reasoning {
+        ReasoningStyle::Effort => Some(json!({"type": "adaptive"})),
+        ReasoningStyle::Budget => {
+            let tokens = reasoning_tokens(effort, request.max_output_tokens)?;
+            Some(json!({"type": "enabled", "budget_tokens": tokens}))
+        }
+    }
+}
+
 /// The body of a request.
-pub(crate) fn body(
-    request: &ModelRequest,
-    options: &BodyOptions,
-    is_stream: bool,
-) -> serde_json::Result<Vec<u8>> {
+fn body(request: &ModelRequest, options: &BodyOptions, is_stream: bool) -> serde_json::Result<Vec<u8>> {
     let mut system = request.system.as_deref().map(Content::Text);
     let mut messages = build_turns(request);
     if options.prompt_cache {
@@ -113,6 +197,10 @@ pub(crate) fn body(
             .iter()
             .map(|tool| Tool { name: &tool.name, description: &tool.description, input_schema: &tool.schema })
             .collect(),
+        temperature: request.settings.temperature,
+        thinking: thinking(request, options),
+        stop_sequences: &request.settings.stop,
+        output_config: output_config(&request.settings, options),
         stream: is_stream,
     })
 }

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use url::Url;
 
 use crate::json_ref::JsonRef;
-use crate::protocol::{BodyOptions, EndpointProtocol};
+use crate::protocol::{BodyOptions, WireProtocol, write_body};
 use crate::response_builder::{ApiError, ResponseBuilder, ResponseParseError, ResponseParser, api_error};
 use crate::{Completion, ModelError, ModelProvider, ModelRequest, ModelResponse, ResponseDelta};
 
@@ -39,7 +39,7 @@ const MODEL_PLACEHOLDER: &str = "{model}";
 
 /// What an endpoint is made of, all filled in.
 pub(crate) struct EndpointParts {
-    pub protocol: EndpointProtocol,
+    pub protocol: &'static dyn WireProtocol,
     /// Where requests go; `{model}` stands for the model.
     pub url: String,
     pub headers: Vec<(String, String)>,
@@ -126,7 +126,7 @@ impl ModelEndpoint {
     ) -> Result<ModelResponse, ModelError> {
         let is_stream = request.wants_stream && self.parts.can_stream;
         let unsent = |message: String| ModelError::before_send("ProtocolError", message);
-        let body = self.parts.protocol.body(request, &self.parts.options, is_stream);
+        let body = write_body(self.parts.protocol, request, &self.parts.options, is_stream);
         let body = body.map_err(|error| unsent(format!("the request cannot be written: {error}")))?;
         let url = self.url(&request.model).map_err(|error| unsent(error.to_string()))?;
         let url = if is_stream { self.parts.protocol.stream_url(url) } else { url };

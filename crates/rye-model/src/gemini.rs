@@ -1,16 +1,78 @@
 //! Google's generateContent: whole parts in every event, thoughts whose signatures are wanted back.
 
+use rye_thread::model::ModelSettings;
 use serde_json::{Map, Value, json};
+use url::Url;
 
 use crate::json_ref::JsonRef;
-use crate::protocol::replay_entries;
+use crate::protocol::{BodyOptions, SettingBounds, WireProtocol, reasoning_tokens, replay_entries};
 use crate::response_builder::{ResponseBuilder, ResponseParseError, ResponseParser, api_error, parse_json};
 use crate::{ChatMessage, FinishReason, ModelRequest, ToolCall, Usage};
 
 const PROTOCOL: &str = "gemini";
 
+/// How many texts may end an answer.
+const MAX_STOP_TEXTS: usize = 5;
+
+/// Google's generateContent.
+#[derive(Debug)]
+pub(crate) struct GeminiContent;
+
+impl WireProtocol for GeminiContent {
+    fn body(&self, request: &ModelRequest, _: &BodyOptions, _: bool) -> serde_json::Result<Vec<u8>> {
+        body(request)
+    }
+
+    fn parser(&self) -> Box<dyn ResponseParser> {
+        Box::new(GeminiParser::default())
+    }
+
+    fn check_settings(&self, settings: &ModelSettings, _: &SettingBounds) -> Result<(), String> {
+        match settings.stop.len() {
+            count if count > MAX_STOP_TEXTS => {
+                Err(format!("`stop` has {count} texts, and it takes {MAX_STOP_TEXTS} at most"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn stream_url(&self, mut url: Url) -> Url {
+        let path = url.path().replace(":generateContent", ":streamGenerateContent");
+        url.set_path(&path);
+        url.query_pairs_mut().append_pair("alt", "sse");
+        url
+    }
+
+    fn key_header(&self) -> &'static str {
+        "x-goog-api-key"
+    }
+}
+
+/// How the model is asked to answer.
+fn generation_config(request: &ModelRequest) -> Map<String, Value> {
+    let settings = &request.settings;
+    let mut config = Map::new();
+    config.insert("maxOutputTokens".to_owned(), request.max_output_tokens.into());
+    if let Some(temperature) = settings.temperature {
+        config.insert("temperature".to_owned(), temperature.into());
+    }
+    let reasoning =
+        settings.reasoning_effort.and_then(|effort| reasoning_tokens(effort, request.max_output_tokens));
+    if let Some(tokens) = reasoning {
+        config.insert("thinkingConfig".to_owned(), json!({"thinkingBudget": tokens}));
+    }
+    if !settings.stop.is_empty() {
+        config.insert("stopSequences".to_owned(), json!(settings.stop));
+    }
+    if let Some(schema) = &settings.response_format {
+        config.insert("responseMimeType".to_owned(), "application/json".into());
+        config.insert("responseJsonSchema".to_owned(), schema.clone());
+    }
+    config
+}
+
 /// The body of a request. The model stands in the URL.
-pub(crate) fn body(request: &ModelRequest) -> serde_json::Result<Vec<u8>> {
+fn body(request: &ModelRequest) -> serde_json::Result<Vec<u8>> {
     let mut body = Map::new();
     if let Some(system) = &request.system {
         body.insert("systemInstruction".to_owned(), json!({"parts": [{"text": system}]}));
@@ -31,7 +93,7 @@ pub(crate) fn body(request: &ModelRequest) -> serde_json::Result<Vec<u8>> {
             .collect();
         body.insert("tools".to_owned(), json!([{ "functionDeclarations": declarations }]));
     }
-    body.insert("generationConfig".to_owned(), json!({"maxOutputTokens": request.max_output_tokens}));
+    body.insert("generationConfig".to_owned(), generation_config(request).into());
     serde_json::to_vec(&body)
 }
 

@@ -25,8 +25,8 @@ pub use endpoint_pool::{EndpointPool, Script};
 pub use protocol::ProviderProtocol;
 pub use provider_file::{ConnectError, Pricing, ProviderFile};
 pub use rye_thread::model::{
-    ChatMessage, FinishReason, ModelError, ModelRequest, ModelResponse, ResponseDelta, TokenPrice, ToolCall,
-    ToolDefinition, Usage, estimate,
+    ChatMessage, FinishReason, ModelError, ModelRequest, ModelResponse, ModelSettings, ReasoningEffort,
+    ResponseDelta, TokenPrice, ToolCall, ToolDefinition, Usage, estimate,
 };
 
 /// An answer on its way. Dropping it ends the exchange at once.

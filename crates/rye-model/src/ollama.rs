@@ -1,18 +1,43 @@
 //! Ollama's own chat: one JSON object a line, calls in one piece and without ids.
 
+use rye_thread::model::{ModelSettings, ReasoningEffort};
 use serde_json::{Map, Value, json};
 
 use crate::json_ref::JsonRef;
-use crate::protocol::BodyOptions;
+use crate::protocol::{BodyOptions, SettingBounds, WireProtocol};
 use crate::response_builder::{ResponseBuilder, ResponseParseError, ResponseParser, api_error, parse_json};
+use crate::sse::Framing;
 use crate::{ChatMessage, FinishReason, ModelRequest, ToolCall};
 
+/// Ollama's own chat.
+#[derive(Debug)]
+pub(crate) struct OllamaChat;
+
+impl WireProtocol for OllamaChat {
+    fn body(
+        &self,
+        request: &ModelRequest,
+        options: &BodyOptions,
+        is_stream: bool,
+    ) -> serde_json::Result<Vec<u8>> {
+        body(request, options, is_stream)
+    }
+
+    fn parser(&self) -> Box<dyn ResponseParser> {
+        Box::new(OllamaParser)
+    }
+
+    fn check_settings(&self, _: &ModelSettings, _: &SettingBounds) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn framing(&self) -> Framing {
+        Framing::lines()
+    }
+}
+
 /// The body of a request.
-pub(crate) fn body(
-    request: &ModelRequest,
-    options: &BodyOptions,
-    is_stream: bool,
-) -> serde_json::Result<Vec<u8>> {
+fn body(request: &ModelRequest, options: &BodyOptions, is_stream: bool) -> serde_json::Result<Vec<u8>> {
     let system = request.system.iter().map(|system| json!({"role": "system", "content": system}));
     let messages: Vec<Value> =
         system.chain(request.messages.iter().map(|message| message_body(message))).collect();
@@ -22,8 +47,26 @@ pub(crate) fn body(
     if let Some(window) = options.context_window {
         bounds.insert("num_ctx".to_owned(), window.into());
     }
+    let settings = &request.settings;
+    if let Some(temperature) = settings.temperature {
+        bounds.insert("temperature".to_owned(), temperature.into());
+    }
+    if !settings.stop.is_empty() {
+        bounds.insert("stop".to_owned(), json!(settings.stop));
+    }
     let mut body =
         json!({"model": request.model, "messages": messages, "stream": is_stream, "options": bounds});
+    if let Some(effort) = settings.reasoning_effort {
+        // It has no word for less than little.
+        let word = match effort {
+            ReasoningEffort::Minimal => ReasoningEffort::Low,
+            other => other,
+        };
+        body["think"] = word.as_str().into();
+    }
+    if let Some(schema) = &settings.response_format {
+        body["format"] = schema.clone();
+    }
     if !request.tools.is_empty() {
         let tools = request.tools.iter().map(|tool| {
             json!({"type": "function", "function": {

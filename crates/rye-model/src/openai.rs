@@ -1,14 +1,25 @@
 //! OpenAI's chat completions, and everybody who speaks them: pieces that are merged, usage at the end.
 
+use rye_thread::model::ModelSettings;
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::json_ref::JsonRef;
-use crate::protocol::{BodyOptions, replay_entries};
+use crate::protocol::{BodyOptions, SettingBounds, WireProtocol, replay_entries};
 use crate::response_builder::{ResponseBuilder, ResponseParseError, ResponseParser, api_error, parse_json};
 use crate::{ChatMessage, FinishReason, ModelRequest, ToolCall, Usage};
 
 const PROTOCOL: &str = "openai";
+
+/// How many texts may end an answer.
+const MAX_STOP_TEXTS: usize = 4;
+
+/// The name of a response format, which the API wants and nothing else uses.
+const FORMAT_NAME: &str = "answer";
+
+/// OpenAI's chat completions.
+#[derive(Debug)]
+pub(crate) struct OpenAiChat;
 
 #[derive(Serialize)]
 struct Body<'a> {
@@ -20,6 +31,14 @@ struct Body<'a> {
     messages: Vec<Turn<'a>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     tools: Vec<Tool<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    temperature: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning_effort: Option<&'static str>,
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    stop: &'a [String],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    response_format: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     stream: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -79,12 +98,33 @@ struct Definition<'a> {
     parameters: &'a Value,
 }
 
+impl WireProtocol for OpenAiChat {
+    fn body(
+        &self,
+        request: &ModelRequest,
+        options: &BodyOptions,
+        is_stream: bool,
+    ) -> serde_json::Result<Vec<u8>> {
+        body(request, options, is_stream)
+    }
+
+    fn parser(&self) -> Box<dyn ResponseParser> {
+        Box::new(OpenAiParser::default())
+    }
+
+    fn check_settings(&self, settings: &ModelSettings, _: &SettingBounds) -> Result<(), String> {
+        match settings.stop.len() {
+            count if count > MAX_STOP_TEXTS => {
+                Err(format!("`stop` has {count} texts, and it takes {MAX_STOP_TEXTS} at most"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 /// The body of a request.
-pub(crate) fn body(
-    request: &ModelRequest,
-    options: &BodyOptions,
-    is_stream: bool,
-) -> serde_json::Result<Vec<u8>> {
+fn body(request: &ModelRequest, options: &BodyOptions, is_stream: bool) -> serde_json::Result<Vec<u8>> {
+    let settings = &request.settings;
     let max_tokens = Some(request.max_output_tokens);
     let system = request.system.as_deref().map(|content| Turn::System { content });
     let messages = request.messages.iter().map(|message| build_turn(message));
@@ -105,9 +145,41 @@ pub(crate) fn body(
                 },
             })
             .collect(),
+        temperature: settings.temperature,
+        reasoning_effort: settings.reasoning_effort.map(|effort| effort.as_str()),
+        stop: &settings.stop,
+        response_format: settings.response_format.as_ref().map(format_body),
         stream: is_stream.then_some(true),
         stream_options: is_stream.then_some(StreamOptions { include_usage: true }),
     })
+}
+
+fn format_body(schema: &Value) -> Value {
+    let format = json!({"name": FORMAT_NAME, "schema": schema, "strict": is_strict(schema)});
+    json!({"type": "json_schema", "json_schema": format})
+}
+
+/// Whether the API can hold an answer to the schema: every object lists all its keys, requires them and allows no others.
+fn is_strict(schema: &Value) -> bool {
+    let Value::Object(fields) = schema else {
+        return schema.as_array().is_none_or(|list| list.iter().all(is_strict));
+    };
+    let properties = fields.get("properties").and_then(Value::as_object);
+    let is_object = properties.is_some() || fields.get("type").and_then(Value::as_str) == Some("object");
+    let required = fields.get("required").and_then(Value::as_array);
+    let is_required = |name: &String| {
+        required.is_some_and(|required| required.iter().any(|own| own.as_str() == Some(name)))
+    };
+    let is_closed = fields.get("additionalProperties") == Some(&Value::Bool(false))
+        && properties.is_some_and(|properties| properties.keys().all(is_required));
+    let is_plain = |(key, value): (&String, &Value)| match (key.as_str(), value) {
+        // Names, not keywords.
+        ("properties" | "$defs" | "definitions", Value::Object(inner)) => inner.values().all(is_strict),
+        ("items" | "anyOf", value) => is_strict(value),
+        ("oneOf" | "allOf" | "not" | "if" | "patternProperties", _) => false,
+        _ => true,
+    };
+    (!is_object || is_closed) && fields.iter().all(is_plain)
 }
 
 fn build_turn(message: &ChatMessage) -> Turn<'_> {

@@ -1,5 +1,9 @@
-//! The protocols: which module writes a request and which reads its answer.
+//! The protocols: [`WireProtocol`] is all that an endpoint knows of one, and [`ProviderProtocol::wire`] the only place that
+//! chooses one.
 
+use std::fmt::Debug;
+
+use rye_thread::model::{ModelSettings, ReasoningEffort};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use url::Url;
@@ -48,77 +52,121 @@ pub(crate) struct BodyOptions {
     pub uses_max_tokens: bool,
     /// Anthropic: ask for the prompt to be cached.
     pub prompt_cache: bool,
+    /// Anthropic: how reasoning is asked for.
+    pub reasoning: ReasoningStyle,
     /// Ollama: how large the context is, which it would choose too small.
     pub context_window: Option<u64>,
     /// Further fields of the body; what is sent anyway goes before them.
     pub body: Map<String, Value>,
 }
 
-/// A protocol that goes over the wire.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum EndpointProtocol {
-    Anthropic,
-    Openai,
-    Gemini,
-    Ollama,
-}
-
-impl EndpointProtocol {
-    pub(crate) fn from_protocol(protocol: ProviderProtocol) -> Option<Self> {
-        match protocol {
-            ProviderProtocol::Anthropic => Some(Self::Anthropic),
-            ProviderProtocol::Openai => Some(Self::Openai),
-            ProviderProtocol::Gemini => Some(Self::Gemini),
-            ProviderProtocol::Ollama => Some(Self::Ollama),
-            ProviderProtocol::Offline => None,
-        }
-    }
-
-    /// The body of a request.
-    pub(crate) fn body(
-        self,
+/// A protocol that goes over the wire: how requests are written and answers are read. One implementation for each; all
+/// that differs between providers stands there.
+pub(crate) trait WireProtocol: Debug + Send + Sync {
+    /// The body of a request, in the protocol's own names.
+    fn body(
+        &self,
         request: &ModelRequest,
         options: &BodyOptions,
         is_stream: bool,
-    ) -> serde_json::Result<Vec<u8>> {
-        let body = match self {
-            Self::Anthropic => anthropic::body(request, options, is_stream),
-            Self::Openai => openai::body(request, options, is_stream),
-            Self::Gemini => gemini::body(request),
-            Self::Ollama => ollama::body(request, options, is_stream),
-        }?;
-        if options.body.is_empty() {
-            return Ok(body);
-        }
-        let extra = Value::Object(options.body.clone());
-        serde_json::to_vec(&rye_item::merge::merge(&extra, &serde_json::from_slice(&body)?))
-    }
+    ) -> serde_json::Result<Vec<u8>>;
 
-    pub(crate) fn parser(self) -> Box<dyn ResponseParser> {
-        match self {
-            Self::Anthropic => Box::new(anthropic::AnthropicParser::default()),
-            Self::Openai => Box::new(openai::OpenAiParser::default()),
-            Self::Gemini => Box::new(gemini::GeminiParser::default()),
-            Self::Ollama => Box::new(ollama::OllamaParser),
-        }
-    }
+    /// Reads one answer, whole or event by event, and counts what it used.
+    fn parser(&self) -> Box<dyn ResponseParser>;
 
-    pub(crate) fn framing(self) -> Framing {
-        match self {
-            Self::Anthropic | Self::Openai | Self::Gemini => Framing::events(),
-            Self::Ollama => Framing::lines(),
-        }
+    /// What is wrong with settings that the protocol cannot express.
+    fn check_settings(&self, settings: &ModelSettings, bounds: &SettingBounds) -> Result<(), String>;
+
+    /// How a streamed answer is cut into events.
+    fn framing(&self) -> Framing {
+        Framing::events()
     }
 
     /// Where a streamed answer comes from.
-    pub(crate) fn stream_url(self, mut url: Url) -> Url {
-        if self == Self::Gemini {
-            let path = url.path().replace(":generateContent", ":streamGenerateContent");
-            url.set_path(&path);
-            url.query_pairs_mut().append_pair("alt", "sse");
-        }
+    fn stream_url(&self, url: Url) -> Url {
         url
     }
+
+    /// A header that every request needs, unless the provider file has its own.
+    fn default_header(&self) -> Option<(&'static str, &'static str)> {
+        None
+    }
+
+    /// The header of a key that is not a bearer token.
+    fn key_header(&self) -> &'static str {
+        "x-api-key"
+    }
+
+    /// What writing a token to the provider's cache costs where the file does not say, by the price of a token.
+    fn cache_write_price(&self, input: u64) -> u64 {
+        input
+    }
+}
+
+/// What settings are checked against.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SettingBounds {
+    /// The longest answer that is asked for.
+    pub max_output_tokens: u64,
+    /// How reasoning is asked for.
+    pub reasoning: ReasoningStyle,
+}
+
+/// How a provider is asked to reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum ReasoningStyle {
+    /// By a number of tokens.
+    #[default]
+    Budget,
+    /// By a word.
+    Effort,
+}
+
+/// The fewest tokens of reasoning that providers take.
+pub(crate) const MIN_REASONING_TOKENS: u64 = 1024;
+
+/// The most tokens of reasoning that are asked for.
+const MAX_REASONING_TOKENS: u64 = 24_576;
+
+/// Tokens of reasoning within an answer of at most so many; none if the answer is too short for any.
+pub(crate) fn reasoning_tokens(effort: ReasoningEffort, max_output_tokens: u64) -> Option<u64> {
+    let tenths = match effort {
+        ReasoningEffort::Minimal => 1,
+        ReasoningEffort::Low => 2,
+        ReasoningEffort::Medium => 5,
+        ReasoningEffort::High => 8,
+    };
+    let share = max_output_tokens.saturating_mul(tenths) / 10;
+    let tokens = share.clamp(MIN_REASONING_TOKENS, MAX_REASONING_TOKENS);
+    (tokens < max_output_tokens).then_some(tokens)
+}
+
+impl ProviderProtocol {
+    /// The protocol, if it goes over the wire.
+    pub(crate) fn wire(self) -> Option<&'static dyn WireProtocol> {
+        match self {
+            Self::Anthropic => Some(&anthropic::AnthropicMessages),
+            Self::Openai => Some(&openai::OpenAiChat),
+            Self::Gemini => Some(&gemini::GeminiContent),
+            Self::Ollama => Some(&ollama::OllamaChat),
+            Self::Offline => None,
+        }
+    }
+}
+
+/// The body of a request, with the further fields of the provider file.
+pub(crate) fn write_body(
+    wire: &dyn WireProtocol,
+    request: &ModelRequest,
+    options: &BodyOptions,
+    is_stream: bool,
+) -> serde_json::Result<Vec<u8>> {
+    let body = wire.body(request, options, is_stream)?;
+    if options.body.is_empty() {
+        return Ok(body);
+    }
+    let extra = Value::Object(options.body.clone());
+    serde_json::to_vec(&rye_item::merge::merge(&extra, &serde_json::from_slice(&body)?))
 }
 
 /// The blocks that this protocol gave, to be sent back. What another protocol gave means nothing to it.
@@ -177,9 +225,10 @@ mod tests {
                 messages: vec![],
                 tools: Arc::from([]),
                 max_output_tokens: 1,
+                settings: Arc::default(),
                 wants_stream: true,
             };
-            for wire in [EndpointProtocol::Anthropic, EndpointProtocol::Openai, EndpointProtocol::Gemini, EndpointProtocol::Ollama] {
+            for wire in ProviderProtocol::ALL.into_iter().filter_map(ProviderProtocol::wire) {
                 let mut reader = wire.parser();
                 let mut draft = ResponseBuilder::new(&request, &|_| {});
                 for event in &events {

@@ -17,6 +17,8 @@
 //! | `context_window`, `max_output_tokens` | a number, or one for each model with `default` for the others; 200000 and 16384 if not given |
 //! | `max_tokens_field` | OpenAI: `max_completion_tokens`, or `max_tokens` for servers that know only that |
 //! | `prompt_cache` | Anthropic: `true` asks for the prompt to be cached |
+//! | `reasoning` | Anthropic: `budget` asks for reasoning by a number of tokens, `effort` by a word; `budget` if not given |
+//! | `unsupported_settings` | settings of a directive's `<model>` that it cannot take: `temperature`, `reasoning_effort`, `stop`, `response_format` |
 //! | `body` | further fields of the request's body, such as `temperature` |
 //! | `profiles` | `{name: {match: [globs], …}}`: the first whose glob matches the model lies over the rest |
 //!
@@ -27,16 +29,17 @@
 mod credentials;
 mod parse;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use lillux::http::{HttpClient, HttpError};
 use rye_item::Diagnostic;
+use rye_thread::model::{ModelSetting, ModelSettings};
 use serde_json::{Map, Value};
 
 use crate::TokenPrice;
 use crate::endpoint::{EndpointParts, ModelEndpoint};
-use crate::protocol::{BodyOptions, EndpointProtocol, ProviderProtocol};
+use crate::protocol::{BodyOptions, ProviderProtocol, SettingBounds};
 
 const DEFAULT_CONTEXT_WINDOW: u64 = 200_000;
 const DEFAULT_MAX_OUTPUT_TOKENS: u64 = 16_384;
@@ -72,6 +75,8 @@ struct ProviderSettings {
     context_window: PerModel,
     max_output_tokens: PerModel,
     can_stream: bool,
+    /// Settings of directives that it cannot take.
+    unsupported: BTreeSet<ModelSetting>,
     options: BodyOptions,
 }
 
@@ -187,6 +192,25 @@ impl ProviderFile {
         self.settings(model).max_output_tokens.get(model).unwrap_or(DEFAULT_MAX_OUTPUT_TOKENS)
     }
 
+    /// Checks that a model takes a directive's settings, with answers of at most so many tokens. A script takes them all: it
+    /// asks no model.
+    ///
+    /// # Errors
+    /// Which setting it cannot take, in words that follow the model's name.
+    pub fn check_settings(
+        &self,
+        model: &str,
+        settings: &ModelSettings,
+        max_output_tokens: u64,
+    ) -> Result<(), String> {
+        let own = self.settings(model);
+        let Some(wire) = own.protocol.wire() else { return Ok(()) };
+        if let Some(setting) = own.unsupported.iter().find(|setting| settings.has(**setting)) {
+            return Err(format!("it does not take `{}`", setting.as_str()));
+        }
+        wire.check_settings(settings, &SettingBounds { max_output_tokens, reasoning: own.options.reasoning })
+    }
+
     /// Makes the endpoint for a model. Proxies and certificates are those of `client`; its address policy is not used: the file
     /// names the one host that is reached.
     ///
@@ -199,7 +223,7 @@ impl ProviderFile {
         client: &HttpClient,
     ) -> Result<ModelEndpoint, ConnectError> {
         let settings = self.settings(model);
-        let wire = EndpointProtocol::from_protocol(settings.protocol).ok_or(ConnectError::Offline)?;
+        let wire = settings.protocol.wire().ok_or(ConnectError::Offline)?;
         let variables = Variables { own: &settings.variables, environment };
         let mut secrets = Vec::new();
         let mut headers = Vec::new();
@@ -223,10 +247,10 @@ impl ProviderFile {
                 secrets.push(key);
             }
         }
-        if wire == EndpointProtocol::Anthropic
-            && !settings.headers.keys().any(|name| name.eq_ignore_ascii_case("anthropic-version"))
+        if let Some((name, value)) = wire.default_header()
+            && !settings.headers.keys().any(|own| own.eq_ignore_ascii_case(name))
         {
-            headers.push(("anthropic-version".to_owned(), "2023-06-01".to_owned()));
+            headers.push((name.to_owned(), value.to_owned()));
         }
         let context_window = settings.context_window.get(model);
         let parts = EndpointParts {

@@ -19,7 +19,8 @@ pub struct RecordedResponse {
     pub response: ModelResponse,
 }
 
-/// What a model sees of a request, as a digest of each part: `model:…,system:…,tools:…,limit:…,messages:<count>:…`. The
+/// What a model sees of a request, as a digest of each part:
+/// `model:…,system:…,tools:…,limit:…,settings:…,messages:<count>:…`, without `settings` where none is set. The
 /// same request has the same digest everywhere; how the answer travels and what stands behind a tool do not count.
 #[must_use]
 pub fn request_digest(request: &ModelRequest) -> String {
@@ -39,8 +40,12 @@ pub fn request_digest(request: &ModelRequest) -> String {
     // Line breaks are escaped inside the texts: they part one message from the next.
     let messages = Digest::of_pieces(messages.iter().flat_map(|message| [message.as_bytes(), b"\n"]));
     let part_digest = |value: Value| short_hex(&canonical::digest(&value));
+    let settings = match request.settings.is_default() {
+        true => String::new(),
+        false => format!("settings:{},", part_digest(request.settings.to_map().into())),
+    };
     format!(
-        "model:{},system:{},tools:{},limit:{},messages:{}:{}",
+        "model:{},system:{},tools:{},limit:{},{settings}messages:{}:{}",
         part_digest(json!(request.model)),
         part_digest(json!(request.system)),
         part_digest(tools.into()),
@@ -68,6 +73,7 @@ fn describe_difference(recorded: &str, now: &str) -> String {
         ("system", "the system prompt"),
         ("tools", "the tools"),
         ("limit", "the output limit"),
+        ("settings", "the model's settings"),
     ]
     .into_iter()
     .filter(|(part, _)| differs(part))
@@ -155,6 +161,7 @@ mod tests {
             messages: vec![Arc::new(ChatMessage::User { text: text.to_owned() })],
             tools: Arc::from([tool]),
             max_output_tokens: 100,
+            settings: Arc::default(),
             wants_stream: false,
         }
     }

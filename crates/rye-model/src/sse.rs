@@ -80,7 +80,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::protocol::EndpointProtocol;
+    use crate::protocol::{ProviderProtocol, WireProtocol};
     use crate::response_builder::ResponseBuilder;
     use crate::{FinishReason, ModelRequest, ModelResponse};
 
@@ -119,13 +119,14 @@ mod tests {
         "{\"message\":{\"content\":\"\"},\"done\":true,\"prompt_eval_count\":9,\"eval_count\":5}",
     );
 
-    fn parse_stream(wire: EndpointProtocol, chunks: &[&[u8]]) -> ModelResponse {
+    fn parse_stream(wire: &dyn WireProtocol, chunks: &[&[u8]]) -> ModelResponse {
         let request = ModelRequest {
             model: "asked".to_owned(),
             system: None,
             messages: vec![],
             tools: Arc::from([]),
             max_output_tokens: 1,
+            settings: Arc::default(),
             wants_stream: true,
         };
         let (mut framing, mut parser) = (wire.framing(), wire.parser());
@@ -146,8 +147,9 @@ mod tests {
         #[test]
         fn chunk_boundaries_do_not_matter(cuts in prop::collection::vec(0.0..1.0_f64, 0..40)) {
             let streams =
-                [(EndpointProtocol::Anthropic, ANTHROPIC), (EndpointProtocol::Openai, OPENAI), (EndpointProtocol::Gemini, GEMINI), (EndpointProtocol::Ollama, OLLAMA)];
-            for (wire, stream) in streams {
+                [(ProviderProtocol::Anthropic, ANTHROPIC), (ProviderProtocol::Openai, OPENAI), (ProviderProtocol::Gemini, GEMINI), (ProviderProtocol::Ollama, OLLAMA)];
+            for (protocol, stream) in streams {
+                let wire = protocol.wire().expect("a wire protocol");
                 let bytes = stream.as_bytes();
                 let mut places: Vec<usize> = cuts.iter().map(|cut| (cut * bytes.len() as f64) as usize).collect();
                 places.extend([0, bytes.len()]);
@@ -163,7 +165,8 @@ mod tests {
 
         #[test]
         fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..400), cut in 0..400_usize) {
-            for wire in [EndpointProtocol::Anthropic, EndpointProtocol::Ollama] {
+            for protocol in [ProviderProtocol::Anthropic, ProviderProtocol::Ollama] {
+                let wire = protocol.wire().expect("a wire protocol");
                 let (mut framing, mut ready) = (wire.framing(), Vec::new());
                 let (first, rest) = bytes.split_at(cut.min(bytes.len()));
                 for chunk in [first, rest] {

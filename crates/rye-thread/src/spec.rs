@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::model::{ChatMessage, TokenPrice};
+use crate::model::{ChatMessage, ModelSettings, TokenPrice};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -135,6 +135,9 @@ pub struct ThreadTemplate {
     pub context_window: u64,
     /// How many tokens one answer may have.
     pub max_output_tokens: u64,
+    /// How the model is asked to answer.
+    #[serde(default, skip_serializing_if = "is_default_settings")]
+    pub settings: Arc<ModelSettings>,
     /// Whether answers are streamed.
     pub wants_stream: bool,
     /// The configuration of threads.
@@ -217,6 +220,10 @@ fn is_zero(number: &u32) -> bool {
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_false(value: &bool) -> bool {
     !*value
+}
+
+fn is_default_settings(settings: &Arc<ModelSettings>) -> bool {
+    settings.is_default()
 }
 
 /// The configuration as the values it was read from: the same values, the same behaviour.

@@ -205,6 +205,7 @@ fn request_value(request: &ModelRequest) -> Value {
         "tools": tools,
         "messages": messages,
         "max_output_tokens": request.max_output_tokens,
+        "settings": request.settings.to_map(),
     })
 }
 

@@ -52,6 +52,7 @@ mod mcp_robustness;
 mod mcp_server;
 mod mcp_threads;
 mod mcp_tools;
+mod model_settings;
 mod offline_runs;
 mod output;
 mod packages;

@@ -5,6 +5,7 @@
 
 mod hooks;
 mod metadata;
+mod model;
 mod permissions;
 mod placement;
 mod xml;

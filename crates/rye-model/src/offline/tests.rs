@@ -32,6 +32,7 @@ impl Conversation {
             messages: vec![Arc::new(ChatMessage::User { text: "go".to_owned() })],
             tools: tools.into(),
             max_output_tokens: 1,
+            settings: Arc::default(),
             wants_stream: true,
         };
         Self { offline: OfflineProvider::new(script.to_vec(), outputs.to_vec(), inputs), request }

@@ -1,14 +1,15 @@
 //! Reading provider files: every key is known and has its type, or it is a problem with the key's name.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use rye_item::{Diagnostic, merge};
+use rye_thread::model::ModelSetting;
 use serde_json::{Map, Value};
 
 use super::{Auth, PerModel, Profile, ProviderFile, ProviderSettings};
 use crate::TokenPrice;
-use crate::protocol::{BodyOptions, ProviderProtocol};
+use crate::protocol::{BodyOptions, ProviderProtocol, ReasoningStyle};
 
 const DEFAULT_TIMEOUT_SECONDS: f64 = 300.0;
 const MAX_TIMEOUT_SECONDS: f64 = 3600.0;
@@ -30,7 +31,7 @@ const ITEM_KEYS: [&str; 13] = [
     "schema_version",
 ];
 
-const PROVIDER_KEYS: [&str; 15] = [
+const PROVIDER_KEYS: [&str; 17] = [
     "protocol",
     "url",
     "auth",
@@ -44,6 +45,8 @@ const PROVIDER_KEYS: [&str; 15] = [
     "max_output_tokens",
     "max_tokens_field",
     "prompt_cache",
+    "reasoning",
+    "unsupported_settings",
     "body",
     "profiles",
 ];
@@ -257,6 +260,7 @@ fn parse_settings(
         context_window: parse_per_model("context_window", fields.get("context_window"), problems),
         max_output_tokens,
         can_stream: problems.flag("stream", fields.get("stream"), true),
+        unsupported: parse_unsupported(fields.get("unsupported_settings"), problems),
         options: parse_options(fields, protocol, problems),
         protocol: protocol?,
         url: url?,
@@ -275,6 +279,15 @@ fn parse_options(
     };
     check_only("max_tokens_field", ProviderProtocol::Openai);
     check_only("prompt_cache", ProviderProtocol::Anthropic);
+    check_only("reasoning", ProviderProtocol::Anthropic);
+    let reasoning = match fields.get("reasoning").map(|style| style.as_str().unwrap_or_default()) {
+        None | Some("budget") => ReasoningStyle::Budget,
+        Some("effort") => ReasoningStyle::Effort,
+        Some(_) => {
+            problems.add("reasoning", "must be budget or effort");
+            ReasoningStyle::Budget
+        }
+    };
     let uses_max_tokens = match fields.get("max_tokens_field").map(|field| field.as_str().unwrap_or_default())
     {
         None | Some("max_completion_tokens") => false,
@@ -289,7 +302,20 @@ fn parse_options(
         problems.add(&format!("body.{key}"), "is set by the thread, not by the file");
     }
     let prompt_cache = problems.flag("prompt_cache", fields.get("prompt_cache"), false);
-    BodyOptions { uses_max_tokens, prompt_cache, context_window: None, body }
+    BodyOptions { uses_max_tokens, prompt_cache, reasoning, context_window: None, body }
+}
+
+fn parse_unsupported(value: Option<&Value>, problems: &mut ProblemList) -> BTreeSet<ModelSetting> {
+    let Some(value) = value else { return BTreeSet::new() };
+    let find =
+        |name: &Value| ModelSetting::ALL.into_iter().find(|known| name.as_str() == Some(known.as_str()));
+    let found: Option<BTreeSet<ModelSetting>> =
+        value.as_array().and_then(|list| list.iter().map(find).collect());
+    found.unwrap_or_else(|| {
+        let names: Vec<&str> = ModelSetting::ALL.into_iter().map(ModelSetting::as_str).collect();
+        problems.add("unsupported_settings", &format!("must be a list of {}", names.join(", ")));
+        BTreeSet::new()
+    })
 }
 
 fn parse_auth(
@@ -320,10 +346,8 @@ fn parse_auth(
         problems.add(&path, "must be `${VARIABLE}`: a key does not belong in a file that is shared");
         return None;
     }
-    let default = match protocol {
-        Some(ProviderProtocol::Gemini) => "x-goog-api-key",
-        _ => "x-api-key",
-    };
+    let wire = protocol.and_then(ProviderProtocol::wire);
+    let default = wire.map_or("x-api-key", |wire| wire.key_header());
     match kind {
         Some("bearer") => Some(Auth::Bearer(template)),
         Some("api_key") => {
@@ -408,10 +432,8 @@ fn parse_prices(
             problems.add(&format!("{path}.max_output_tokens"), "must be a whole number above 0");
         }
         if let (Some(input), Some(output)) = (input, output) {
-            let writing = match protocol {
-                Some(ProviderProtocol::Anthropic) => input + input.div_ceil(4),
-                _ => input,
-            };
+            let wire = protocol.and_then(ProviderProtocol::wire);
+            let writing = wire.map_or(input, |wire| wire.cache_write_price(input));
             let (cached_input, cache_write) = (cached_input.unwrap_or(input), cache_write.unwrap_or(writing));
             prices.insert(model.clone(), TokenPrice { input, cached_input, cache_write, output });
         }

@@ -68,6 +68,7 @@ fn request(wants_stream: bool) -> ModelRequest {
         messages: vec![user_message("U")],
         tools: Arc::from([tool]),
         max_output_tokens: 100,
+        settings: Arc::default(),
         wants_stream,
     }
 }

@@ -1,6 +1,6 @@
 //! What is sent, to the letter.
 
-use rye_model::ToolCall;
+use rye_model::{ModelSettings, ReasoningEffort, ToolCall};
 use rye_test::fake_model::{FakeReply, LoggedRequest};
 
 use super::*;
@@ -117,6 +117,70 @@ fn ollama() {
         "tools": [{"type": "function", "function": {"name": "n", "description": "D", "parameters": schema()}}],
     });
     assert_eq!(recorded.body, expected);
+}
+
+fn with_settings() -> ModelRequest {
+    let settings = ModelSettings {
+        temperature: Some(0.5),
+        reasoning_effort: Some(ReasoningEffort::High),
+        max_output_tokens: Some(4000),
+        stop: vec!["END".to_owned()],
+        response_format: Some(schema()),
+    };
+    ModelRequest {
+        tools: Arc::from([]),
+        max_output_tokens: 4000,
+        settings: Arc::new(settings),
+        ..request(false)
+    }
+}
+
+/// What a request has besides the conversation and its bound.
+fn setting_fields(protocol: &str, extra: &Value) -> Value {
+    let mut body = record_request(protocol, &with_settings(), extra).body;
+    let fields = body.as_object_mut().expect("a map");
+    for key in ["model", "messages", "contents", "max_tokens", "max_completion_tokens", "stream"] {
+        fields.remove(key);
+    }
+    body
+}
+
+#[test]
+fn settings_are_sent_in_each_protocols_words() {
+    let anthropic = json!({
+        "temperature": 0.5, "stop_sequences": ["END"], "thinking": {"type": "enabled", "budget_tokens": 3200},
+        "output_config": {"format": {"type": "json_schema", "schema": schema()}},
+    });
+    assert_eq!(setting_fields("anthropic", &json!({})), anthropic);
+    let by_effort = setting_fields("anthropic", &json!({"reasoning": "effort"}));
+    assert_eq!(
+        (&by_effort["thinking"], &by_effort["output_config"]["effort"]),
+        (&json!({"type": "adaptive"}), &json!("high"))
+    );
+    let openai = json!({
+        "temperature": 0.5, "stop": ["END"], "reasoning_effort": "high",
+        "response_format": {"type": "json_schema", "json_schema": {
+            "name": "answer", "schema": schema(), "strict": false,
+        }},
+    });
+    assert_eq!(setting_fields("openai", &json!({"body": {"temperature": 1}})), openai);
+    let gemini = json!({"generationConfig": {
+        "maxOutputTokens": 4000, "temperature": 0.5, "stopSequences": ["END"],
+        "thinkingConfig": {"thinkingBudget": 3200},
+        "responseMimeType": "application/json", "responseJsonSchema": schema(),
+    }});
+    assert_eq!(setting_fields("gemini", &json!({})), gemini);
+    let ollama = json!({
+        "think": "high", "format": schema(), "options": {"num_predict": 4000, "temperature": 0.5, "stop": ["END"]},
+    });
+    assert_eq!(setting_fields("ollama", &json!({})), ollama);
+}
+
+#[test]
+fn reasoning_leaves_room_for_an_answer() {
+    let short = ModelRequest { max_output_tokens: 1000, ..with_settings() };
+    let body = record_request("anthropic", &short, &json!({})).body;
+    assert_eq!((body.get("thinking"), &body["max_tokens"]), (None, &json!(1000)));
 }
 
 #[test]

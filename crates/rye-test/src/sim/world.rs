@@ -216,6 +216,7 @@ fn template() -> Arc<ThreadTemplate> {
             price: Some(TokenPrice { input: 10, cached_input: 1, cache_write: 12, output: 50 }),
             context_window: 200_000,
             max_output_tokens: 100,
+            settings: Arc::default(),
             wants_stream: false,
             config,
         })

@@ -3,6 +3,8 @@
 //! The list in [`list`] is the only one: the machine builds its events from it, the transcript writer checks payloads
 //! against it, hooks cannot emit what is in it, and `docs/threads/events.md` is made from it.
 
+#[macro_use]
+mod declare;
 mod fields;
 mod list;
 #[cfg(test)]

@@ -25,6 +25,7 @@ mod fallback;
 mod finish;
 mod hooks;
 mod limit_reached;
+mod response_format;
 #[cfg(test)]
 mod tests;
 mod tools;
@@ -292,6 +293,7 @@ impl ThreadState {
             parent_thread_id: Nullable(self.spec.instance.parent.clone()),
             directive_hash: shared.directive_hash.clone(),
             candidates: Some(shared.candidates.clone()).filter(|candidates| !candidates.is_empty()),
+            settings: Some(shared.settings.to_map()).filter(|settings| !settings.is_empty()),
         })];
         if let Some(previous) = &self.spec.instance.continuation_of {
             effects.push(Self::record(CoreEvent::ThreadContinued {

@@ -19,7 +19,7 @@ use crate::money::Nanos;
 use crate::status::SuspendReason;
 
 /// Reminders in a row before a thread that does not return its outputs has failed.
-const MAX_REMINDERS: u32 = 2;
+pub(super) const MAX_REMINDERS: u32 = 2;
 
 impl ThreadState {
     /// The first message: what hooks and the directive put around the prompt, and the prompt.
@@ -110,6 +110,7 @@ impl ThreadState {
             messages: self.messages.clone(),
             tools: Arc::clone(&shared.definitions.tools),
             max_output_tokens: self.active_model().max_output_tokens,
+            settings: Arc::clone(&shared.settings),
             wants_stream: shared.wants_stream,
         }
     }
@@ -220,11 +221,14 @@ impl ThreadState {
                 return self.end_turn();
             }
             let result = Some(std::mem::take(&mut self.partial_text));
-            let message = "the answer was cut off at the output limit, time and again; `max_output_tokens` in \
-                           agent/agent.yaml allows more";
-            return self.finish(ThreadOutcome { result, ..ThreadOutcome::failed(message.to_owned()) });
+            let hint = self.output_limit_hint();
+            let message = format!("the answer was cut off at the output limit, time and again; {hint}");
+            return self.finish(ThreadOutcome { result, ..ThreadOutcome::failed(message) });
         }
         self.truncations = 0;
+        if let Some(effects) = self.reject_format() {
+            return effects;
+        }
         let outputs = &self.spec.template.outputs;
         let required: Vec<&str> =
             outputs.iter().filter(|output| is_required(output)).filter_map(output_name).collect();
@@ -241,7 +245,7 @@ impl ThreadState {
         self.finish(ThreadOutcome { result: Some(result), ..ThreadOutcome::failed(message) })
     }
 
-    fn remind(&mut self, text: &str) -> Vec<Effect> {
+    pub(super) fn remind(&mut self, text: &str) -> Vec<Effect> {
         self.reminders += 1;
         self.push_user_message(text.to_owned());
         self.end_turn()

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::ModelSettings;
+
 /// One message of a conversation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "role", rename_all = "snake_case")]
@@ -82,7 +84,14 @@ pub struct ModelRequest {
     pub tools: Arc<[ToolDefinition]>,
     /// How long the answer may be.
     pub max_output_tokens: u64,
+    /// How it is asked to answer.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub settings: Arc<ModelSettings>,
     /// Whether the answer should come piece by piece.
     #[serde(default)]
     pub wants_stream: bool,
+}
+
+fn is_default(settings: &Arc<ModelSettings>) -> bool {
+    settings.is_default()
 }

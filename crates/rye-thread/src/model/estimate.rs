@@ -90,9 +90,10 @@ impl TokenCount<'_> {
         let tools = if request.tools.is_empty() { 0 } else { self.tools_overhead() };
         let messages = request.messages.iter().map(|message| self.message(message));
         let definitions = request.tools.iter().map(|tool| self.tool(tool));
+        let format = request.settings.response_format.as_ref().map_or(0, |schema| self.json(schema));
         messages
             .chain(definitions)
-            .chain([self.request_overhead(), system, tools])
+            .chain([self.request_overhead(), system, tools, format])
             .fold(0, u64::saturating_add)
     }
 
@@ -165,6 +166,7 @@ mod tests {
             messages,
             tools: Arc::from([]),
             max_output_tokens: 1,
+            settings: Arc::default(),
             wants_stream: false,
         }
     }

@@ -4,8 +4,10 @@ mod conversation;
 pub mod estimate;
 mod price;
 mod response;
+mod settings;
 pub mod text_tokens;
 
 pub use conversation::{ChatMessage, ModelRequest, ToolCall, ToolDefinition};
 pub use price::TokenPrice;
 pub use response::{FinishReason, INCOMPLETE, ModelError, ModelResponse, ResponseDelta, Usage};
+pub use settings::{ModelSetting, ModelSettings, ReasoningEffort};

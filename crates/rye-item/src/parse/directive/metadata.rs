@@ -35,11 +35,7 @@ impl DirectiveReader<'_> {
                 self.report_duplicate(node, field);
             }
             match field {
-                "model" => {
-                    let model =
-                        attributes(node).map(|item| (item.name().to_owned(), json!(item.value()))).collect();
-                    self.set("model", Value::Object(model), node);
-                }
+                "model" => self.read_model(node),
                 "limits" => self.read_limits(node),
                 "permissions" => self.read_permissions(node),
                 "hooks" => self.read_hooks(node),

@@ -30,9 +30,6 @@ const METADATA_TAGS: [&str; 13] = [
 /// The tags directly below `<directive>` that are read.
 const ROOT_TAGS: [&str; 4] = ["description", "inputs", "metadata", "outputs"];
 
-/// The attributes of `<model>`.
-const MODEL_ATTRIBUTES: [&str; 5] = ["tier", "id", "provider", "fallback", "parallel"];
-
 impl DirectiveReader<'_> {
     /// Refuses policy tags anywhere but directly inside the directive's `<metadata>`.
     pub(super) fn check_placement(&mut self, root: Node<'_, '_>) {
@@ -73,9 +70,8 @@ impl DirectiveReader<'_> {
         for node in elements(block) {
             let name = tag(node);
             match name {
-                "model" | "model_class" => self.warn_attributes(node, &MODEL_ATTRIBUTES),
                 // Their own readers refuse what does not belong there.
-                "limits" | "permissions" => {}
+                "model" | "model_class" | "limits" | "permissions" => {}
                 "hooks" => self.check_hook_tags(node),
                 _ => {
                     if !METADATA_TAGS.contains(&name) {
@@ -123,7 +119,7 @@ impl DirectiveReader<'_> {
 }
 
 /// The nearest known word, or all of them.
-fn suggestion(word: &str, known: &[&str], write: impl Fn(&str) -> String) -> String {
+pub(super) fn suggestion(word: &str, known: &[&str], write: impl Fn(&str) -> String) -> String {
     match nearest(word, known.iter().copied()) {
         Some(known) => format!("did you mean {}?", write(known)),
         None => format!("there are {}", known.iter().map(|word| write(word)).collect::<Vec<_>>().join(", ")),
@@ -172,13 +168,15 @@ mod tests {
              <hooks><hok event='limit' wrapp='true'><action primary='search'/></hok></hooks>\n\
              <colour>blue</colour>\n</metadata>\n<imputs/><context/><process/><steps/>",
         );
-        assert_eq!(lines(&parsed.problems), Vec::<String>::new());
+        assert_eq!(
+            lines(&parsed.problems),
+            ["5:8: unknown attribute `teir` of <model>: did you mean `tier`?"]
+        );
         assert_eq!(
             lines(&parsed.warnings),
             [
                 "3:11: unknown attribute `owner` of <metadata>: it takes no attributes",
                 "4:1: unknown tag <permisions> inside <metadata>: did you mean <permissions>?",
-                "5:8: unknown attribute `teir` of <model>: did you mean `tier`?",
                 "6:8: unknown tag <hok> inside <hooks>: did you mean <hook>?",
                 "7:1: unknown tag <colour> inside <metadata>: there are <author>, <category>, <context>, \
                  <continuation_directive>, <description>, <extends>, <hooks>, <limits>, <model>, <model_class>, <name>, \

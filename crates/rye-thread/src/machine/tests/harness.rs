@@ -93,6 +93,7 @@ impl TestSpec {
             price: self.price,
             context_window: self.context_window,
             max_output_tokens: 1000,
+            settings: Arc::default(),
             wants_stream: false,
             config: self.config,
         };
