@@ -19,7 +19,7 @@ use crate::limits::ThreadLimits;
 use crate::models::{self, ModelChoice, Providers};
 use crate::preflight::{self, ThreadNeeds};
 use crate::risk;
-use crate::spec::{MACHINE_REVISION, SpawnReason, ThreadInstance, ThreadSpec, ThreadTemplate};
+use crate::spec::{ForkSource, MACHINE_REVISION, SpawnReason, ThreadInstance, ThreadSpec, ThreadTemplate};
 use crate::thread_id::ThreadId;
 
 /// How many directives may extend each other.
@@ -42,6 +42,8 @@ pub struct ThreadRequest {
     pub parent: Option<ParentThread>,
     /// The thread it goes on from.
     pub continues: Option<ThreadId>,
+    /// The turn of another thread that it begins from.
+    pub fork: Option<ForkOrigin>,
     /// What was said there, as far as it goes along.
     pub history: Vec<Arc<ChatMessage>>,
     /// What the model is told after that.
@@ -68,6 +70,7 @@ impl ThreadRequest {
             limits: Map::new(),
             parent: None,
             continues: None,
+            fork: None,
             history: Vec::new(),
             message: None,
             spawn_reason: None,
@@ -76,6 +79,17 @@ impl ThreadRequest {
             is_summary: false,
         }
     }
+}
+
+/// The thread that another is forked from.
+#[derive(Clone, Debug)]
+pub struct ForkOrigin {
+    /// Where.
+    pub source: ForkSource,
+    /// What it is. Its hooks around calls hold for the fork too.
+    pub spec: Arc<ThreadSpec>,
+    /// How much the fork may use.
+    pub limits: ThreadLimits,
 }
 
 /// The thread that starts another.
@@ -183,6 +197,7 @@ impl PreparedCache {
             limits: template.limits,
             capabilities: template.capabilities.clone(),
             continuation_of: request.continues.clone(),
+            forked_from: request.fork.as_ref().map(|fork| fork.source.clone()),
             history: request.history.clone(),
             message: request.message.clone(),
             spawn_reason: request.spawn_reason.clone(),
@@ -207,7 +222,7 @@ impl PreparedCache {
         let parent =
             request.parent.as_ref().map(|parent| (&parent.spec.instance.capabilities, &parent.limits));
         let key = format!(
-            "{} {} {} {:?} {:?} {:?} {parent:?} {:?} {} {:?}",
+            "{} {} {} {:?} {:?} {:?} {parent:?} {:?} {} {:?} {:?}",
             engine.workspace.generation(),
             request.directive.id,
             directive.hash,
@@ -216,6 +231,7 @@ impl PreparedCache {
             request.limits,
             request.bounds,
             request.is_summary,
+            request.fork.as_ref().map(|fork| fork.limits),
             inherited_hooks(request)
         );
         let slot = {
@@ -299,6 +315,12 @@ fn build_template(
             .map_err(|message| Error::new(Code::Invalid, message).for_item(&request.directive))?,
         None => hooks,
     };
+    let hooks = match &request.fork {
+        Some(fork) => hooks
+            .inherit(&fork.spec.template.hooks, &fork.spec.instance.capabilities)
+            .map_err(|message| Error::new(Code::Invalid, message).for_item(&request.directive))?,
+        None => hooks,
+    };
     let skipped = definitions.skipped.iter();
     notices
         .extend(skipped.map(|tool| format!("not offered to the model: {} ({})", tool.item_id, tool.reason)));
@@ -352,10 +374,11 @@ fn build_template(
     Ok(PreparedTemplate { shared: Arc::new(shared), model_choice, limits, capabilities, notices })
 }
 
-/// The hooks around calls of the thread that starts this one: they hold for it too.
+/// The hooks around calls of the thread that starts this one, or that it is forked from: they hold for it too.
 fn inherited_hooks(request: &ThreadRequest) -> Vec<&Hook> {
     let parent = request.parent.as_ref().map(|parent| parent.spec.template.hooks.all());
-    parent.into_iter().flatten().filter(|hook| hook.is_around_calls()).collect()
+    let fork = request.fork.as_ref().map(|fork| fork.spec.template.hooks.all());
+    parent.into_iter().chain(fork).flatten().filter(|hook| hook.is_around_calls()).collect()
 }
 
 /// Defaults, then the directive's, then the caller's, then no more than the parent's.
@@ -372,6 +395,9 @@ fn resolve_limits(
         limits = limits.with_overrides(own).map_err(invalid)?;
     }
     limits = limits.with_overrides(&request.limits).map_err(invalid)?;
+    if let Some(fork) = &request.fork {
+        limits = fork.limits;
+    }
     Ok(match &request.parent {
         Some(parent) => limits.clamp_to_parent(&parent.limits),
         None => limits,

@@ -22,8 +22,8 @@ use crate::global::GlobalArguments;
 pub use install::{ConflictArguments, InstallArguments, RollbackArguments, UninstallArguments};
 pub use lock::LockCommand;
 pub use threads::{
-    AlwaysScope, AnswerArguments, ApproveArguments, CostBy, ListArguments, PruneArguments, ResumeArguments,
-    RunArguments, ThreadCommand, WaitArguments,
+    AlwaysScope, AnswerArguments, ApproveArguments, CostBy, ForkArguments, ListArguments, PruneArguments,
+    ResumeArguments, RunArguments, ThreadCommand, WaitArguments,
 };
 
 /// A signed, portable workspace for AI agents.

@@ -138,6 +138,7 @@ mod tests {
             limits: ThreadLimits::default(),
             capabilities: Capabilities::none(),
             continuation_of: None,
+            forked_from: None,
             history: Vec::new(),
             message: None,
             spawn_reason: None,

@@ -46,6 +46,9 @@ pub struct ThreadInstance {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[serde(rename = "continues")]
     pub continuation_of: Option<ThreadId>,
+    /// The turn of another thread that it begins from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forked_from: Option<ForkSource>,
     /// What was said there, as far as it goes along.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub history: Vec<Arc<ChatMessage>>,
@@ -62,6 +65,25 @@ pub struct ThreadInstance {
     /// Whether it fails where another thread would be suspended: what waits for it has another way.
     #[serde(default, skip_serializing_if = "is_false")]
     pub cannot_suspend: bool,
+}
+
+impl ThreadInstance {
+    /// The thread whose conversation it has, if it has one.
+    #[must_use]
+    pub fn previous_thread(&self) -> Option<&ThreadId> {
+        self.continuation_of.as_ref().or(self.forked_from.as_ref().map(|source| &source.thread_id))
+    }
+}
+
+/// The turn of another thread that a thread begins from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ForkSource {
+    /// The other thread.
+    pub thread_id: ThreadId,
+    /// How many times its model had answered.
+    pub turn: u64,
+    /// The digest of its journal up to there: the records, a line each.
+    pub journal: String,
 }
 
 /// What of a thread starts another: what it costs is told by it.

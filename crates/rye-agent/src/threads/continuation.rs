@@ -6,7 +6,9 @@ use rye_engine::{Code, Error, Result};
 use rye_item::{ItemId, ItemRef, ItemType};
 use rye_model::ChatMessage;
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 
+use super::availability::AvailabilityWait;
 use super::responses::finished_response;
 use super::resume::ResumeOptions;
 use super::{StartedThread, ThreadRuntime, Threads};
@@ -55,13 +57,20 @@ impl ThreadRuntime {
         row: &ThreadRow,
         options: ResumeOptions,
         is_handoff: bool,
+        wait: Option<AvailabilityWait>,
+        cancel_token: &CancellationToken,
     ) -> Result<Value> {
         let row = self.final_row(&row.id)?;
         if !is_handoff && row.status == ThreadStatus::Suspended {
-            let started = self.resume(&row.id, &options, CancelSignal::default()).await?;
-            let finished = started.finished().await;
+            let (finished, attempts) =
+                self.resume_until_available(&row.id, &options, wait, cancel_token).await?;
             let result = finished.map(|finished| Value::Object(finished_response(&finished)));
-            return Ok(json!({"success": true, "resumed": true, "thread_id": row.id, "result": result}));
+            let mut response =
+                json!({"success": true, "resumed": true, "thread_id": row.id, "result": result});
+            if wait.is_some() {
+                response["attempts"] = json!(attempts);
+            }
+            return Ok(response);
         }
         let started = self
             .start_successor(&row, options.message, LimitCarryover::Remaining, CancelSignal::default())

@@ -4,10 +4,12 @@
 //! is asked to end, and who waits for it.
 
 mod approval_text;
+mod availability;
 mod background;
 mod children;
 mod continuation;
 mod control;
+mod fork;
 mod heartbeat;
 mod orchestrator;
 mod rebuild;
@@ -51,8 +53,10 @@ use crate::thread_id::ThreadId;
 use crate::transcript::TranscriptSigner;
 
 pub use approval_text::ApprovalText;
+pub use availability::ProviderBackoff;
 pub use background::{BackgroundConnection, BackgroundHost, BackgroundThread, TakeoverReport};
 pub use control::CancelOutcome;
+pub use fork::{ForkOptions, fork_source};
 pub use heartbeat::WatchGuard;
 pub use orchestrator::{WaitRequest, thread_value};
 pub use rebuild::rebuild_files;

@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::availability::AvailabilityWait;
 use super::resume::ResumeOptions;
 use super::user::UserPolicy;
 use super::{ThreadRuntime, Threads};
@@ -207,10 +208,13 @@ impl ThreadRuntime {
                 };
                 let message = text("message").map(str::to_owned);
                 let options = ResumeOptions { limits, message, by, bounds };
-                self.continue_thread(&row, options, operation == "handoff_thread").await
+                let is_handoff = operation == "handoff_thread";
+                let wait = self.parse_availability(caller, params)?;
+                self.continue_thread(&row, options, is_handoff, wait, cancel_token).await
             }
+            "fork_thread" => self.fork_operation(caller, requested_row()?, params, cancel_token).await,
             other => Err(invalid(format!(
-                "unknown operation `{}`; there are wait_threads, cancel_thread, kill_thread, get_status, list_active, aggregate_results, get_chain, chain_search, read_transcript, resume_thread, handoff_thread",
+                "unknown operation `{}`; there are wait_threads, cancel_thread, kill_thread, get_status, list_active, aggregate_results, get_chain, chain_search, read_transcript, resume_thread, handoff_thread, fork_thread",
                 rye_item::text::one_line(other)
             ))),
         }
@@ -294,17 +298,7 @@ impl ThreadRuntime {
                 return Err(invalid(format!("unknown mode `{other}`; there are all, any, quorum")));
             }
         };
-        let timeout = match params.get("timeout") {
-            None | Some(Value::Null) => default_wait_timeout(config),
-            Some(value) => {
-                let seconds = value.as_f64().or_else(|| value.as_str()?.parse().ok());
-                let seconds = seconds.filter(|seconds| seconds.is_finite() && *seconds >= 0.0);
-                Duration::try_from_secs_f64(
-                    seconds.ok_or_else(|| invalid("`timeout` is a number".to_owned()))?,
-                )
-                .map_err(|error| invalid(error.to_string()))?
-            }
-        };
+        let timeout = parse_timeout(params)?.unwrap_or_else(|| default_wait_timeout(config));
         Ok(WaitRequest {
             ids,
             needed,
@@ -318,6 +312,21 @@ impl ThreadRuntime {
             // The user is the one who answers: they are told at once.
             waits_for_approval: matches!(caller, OperationCaller::Thread(_)),
         })
+    }
+
+    /// For how long a thread is resumed again while no provider answers, if at all.
+    fn parse_availability(
+        &self,
+        caller: &OperationCaller,
+        params: &Map<String, Value>,
+    ) -> Result<Option<AvailabilityWait>> {
+        if params.get("when_available").and_then(Value::as_bool) != Some(true) {
+            return Ok(None);
+        }
+        let config = caller.config();
+        let timeout = parse_timeout(params)?.unwrap_or_else(|| default_wait_timeout(config));
+        let timeout = timeout.min(Duration::from_millis(config.coordination.max_timeout_ms)).min(MAX_WAIT);
+        Ok(Some(AvailabilityWait { deadline: Instant::now() + timeout }))
     }
 
     /// Waits with one deadline for all; answers with what each came to.
@@ -438,6 +447,16 @@ impl ThreadRuntime {
             "note": "it ended longer ago than completion_event_ttl_seconds; use get_status or read_transcript",
         })
     }
+}
+
+/// The `timeout` of an operation, if it has one.
+fn parse_timeout(params: &Map<String, Value>) -> Result<Option<Duration>> {
+    let invalid = |message: String| Error::new(Code::InvalidParameters, message);
+    let Some(value) = params.get("timeout").filter(|value| !value.is_null()) else { return Ok(None) };
+    let seconds = value.as_f64().or_else(|| value.as_str()?.parse().ok());
+    let seconds = seconds.filter(|seconds| seconds.is_finite() && *seconds >= 0.0);
+    let seconds = seconds.ok_or_else(|| invalid("`timeout` is a number".to_owned()))?;
+    Duration::try_from_secs_f64(seconds).map(Some).map_err(|error| invalid(error.to_string()))
 }
 
 /// A thread as others see it: status, result, outputs, cost.

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::{ThreadRuntime, Threads};
 use crate::machine::{Effect, ThreadOutcome, ThreadState, step};
 use crate::models::OFFLINE_PROVIDER;
-use crate::prepare::{ParentThread, ThreadRequest};
+use crate::prepare::{ForkOrigin, ParentThread, ThreadRequest};
 use crate::spec::{ThreadInstance, ThreadSpec, ThreadTemplate};
 use crate::store::ThreadRow;
 use crate::thread_id::ThreadId;
@@ -121,6 +121,11 @@ impl ThreadRuntime {
         if let Some(parent) = &old.instance.parent {
             let (spec, _) = self.load_record(parent)?;
             request.parent = Some(ParentThread { limits: spec.instance.limits, spec });
+        }
+        if let Some(source) = &old.instance.forked_from
+            && let Ok((spec, _)) = self.load_record(&source.thread_id)
+        {
+            request.fork = Some(ForkOrigin { source: source.clone(), spec, limits: old.instance.limits });
         }
         let new = self.prepare(request).await?.spec;
         let instance = ThreadInstance {

@@ -323,7 +323,10 @@ pub(super) fn held_error(id: &ThreadId, owner: &Owner) -> Error {
 }
 
 /// Limits with a person's changes: `30` sets, `+5` raises what there is.
-fn apply_limit_changes(limits: &ThreadLimits, changes: &Map<String, Value>) -> Result<ThreadLimits> {
+pub(super) fn apply_limit_changes(
+    limits: &ThreadLimits,
+    changes: &Map<String, Value>,
+) -> Result<ThreadLimits> {
     let invalid = |message: String| Error::new(Code::InvalidArgument, message);
     let mut resolved = Map::new();
     for (name, value) in changes {

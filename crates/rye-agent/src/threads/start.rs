@@ -8,6 +8,7 @@ use lillux::http::{AddressPolicy, HttpClient, ProxyConfig};
 use rye_engine::{Code, Error, Result};
 use rye_model::{ModelProvider, Script};
 
+use super::fork::FORK_TITLE;
 use super::{FinishedThread, StartedThread, ThreadRuntime, Threads, failed_thread};
 use crate::config::Concurrency;
 use crate::driver::{
@@ -19,7 +20,7 @@ use crate::models::ModelChoice;
 use crate::prepare::{PreparedThread, ThreadRequest};
 use crate::provider_chain::ProviderChain;
 use crate::redact::RedactionTally;
-use crate::spec::{ThreadSpec, ThreadTemplate};
+use crate::spec::{ThreadInstance, ThreadSpec, ThreadTemplate};
 use crate::store::{
     Claim, CreateOutcome, JournalRecord, NewThread, Owner, SpawnCaps, ThreadStoreError, WaitKind,
 };
@@ -145,7 +146,7 @@ impl ThreadRuntime {
         let new = NewThread {
             id: spec.instance.thread_id.clone(),
             directive: spec.template.directive.clone(),
-            title: title(&spec.instance.prompt),
+            title: title(&spec.instance),
             parent: spec.instance.parent.clone(),
             continuation_of: spec.instance.continuation_of.clone(),
             limits: spec.instance.limits,
@@ -350,7 +351,11 @@ fn spawn_caps(concurrency: &Concurrency) -> SpawnCaps {
 }
 
 /// A line that tells threads of one directive apart.
-fn title(prompt: &str) -> String {
-    let line = prompt.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
-    rye_item::text::one_line(&line.chars().take(80).collect::<String>())
+fn title(own: &ThreadInstance) -> String {
+    let line = own.prompt.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
+    let line = rye_item::text::one_line(&line.chars().take(80).collect::<String>());
+    match &own.forked_from {
+        Some(source) => format!("{FORK_TITLE}{} at turn {}: {line}", source.thread_id, source.turn),
+        None => line,
+    }
 }

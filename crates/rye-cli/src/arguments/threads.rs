@@ -137,6 +137,11 @@ pub enum ThreadCommand {
         after_help = "rye thread resume 0a1b --limit turns=+10\nrye thread resume 0a1b --message 'The tests are in tests/main'"
     )]
     Resume(ResumeArguments),
+    /// Start a new thread at a turn of this one, with another message, model or limit
+    #[command(
+        after_help = "rye thread fork 0a1b --at 3 --message 'Use the other parser'\nrye thread fork 0a1b --at 3 --model high --limit spend=0.50\n\nWhat was said up to the end of the turn is copied; no tool runs again. The new thread has the permissions and limits of the old\none at most, unless --limit raises them, and pays for itself. Exit codes are those of rye run."
+    )]
+    Fork(ForkArguments),
     /// Approve a thread's request and resume it
     Approve(ApproveArguments),
     /// Deny a thread's request
@@ -256,6 +261,32 @@ pub struct ResumeArguments {
     /// Try again, with growing pauses, until a model provider answers
     #[arg(long)]
     pub when_available: bool,
+}
+
+// `rye thread fork`
+#[derive(Debug, Args)]
+pub struct ForkArguments {
+    /// The thread's id or its beginning
+    #[arg(value_name = "THREAD", add = ArgValueCompleter::new(completion::threads))]
+    pub id: String,
+    /// The turn after which the new thread begins; 0 is before the first [default: the last that is over]
+    #[arg(long, value_name = "TURN")]
+    pub at: Option<u64>,
+    /// A message to the model
+    #[arg(long, value_name = "TEXT")]
+    pub message: Option<String>,
+    /// A model, or a tier such as fast [default: the thread's]
+    #[arg(long, value_name = "M")]
+    pub model: Option<String>,
+    /// A provider [default: the thread's, or one that serves the model]
+    #[arg(long, value_name = "P")]
+    pub provider: Option<String>,
+    /// Change a limit: turns=30 sets it, turns=+10 raises it; can be repeated
+    #[arg(long = "limit", value_name = "NAME=VALUE", add = ArgValueCompleter::new(completion::limits))]
+    pub limits: Vec<String>,
+    /// Do not wait: run in the background
+    #[arg(long = "async")]
+    pub is_async: bool,
 }
 
 /// What a yes covers beyond the call it answers.

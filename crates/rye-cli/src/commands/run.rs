@@ -4,7 +4,7 @@ use rye_agent::driver::CancelSignal;
 use rye_agent::prepare::ThreadRequest;
 use rye_agent::store::ThreadRow;
 use rye_agent::thread_id::ThreadId;
-use rye_agent::threads::{StartedThread, Threads, started_response};
+use rye_agent::threads::{BackgroundThread, StartedThread, Threads, started_response};
 use rye_engine::{Code, Error};
 use rye_item::{ItemRef, ItemType};
 use serde_json::{Map, Value};
@@ -108,21 +108,28 @@ fn run_in_background(
     previous: Option<&ThreadRow>,
 ) -> CommandResult {
     runner::check_startable(&context, &request.thread)?;
+    start_in_background(context, async |threads, print_id| match previous {
+        Some(previous) => threads.continue_in_background(previous, request.message, print_id).await,
+        None => threads.start_in_background_with(request.thread, print_id).await,
+    })
+}
+
+/// Leaves the thread that `start` registers to the background process. `start` calls its second argument with the thread's
+/// id as soon as there is one.
+pub(super) fn start_in_background(
+    context: CommandContext,
+    start: impl AsyncFnOnce(&Threads, &mut dyn FnMut(&ThreadId)) -> Result<BackgroundThread, Error>,
+) -> CommandResult {
     let CommandContext { settings, engine, output } = context;
     let threads = runner::open_threads(&settings, engine, None)?;
     let mut printed = Ok(());
     // Printed before the hand-over: the thread exists from here on, even if the background process never answers.
-    let print_id = |id: &ThreadId| {
+    let mut print_id = |id: &ThreadId| {
         if !output.is_json {
             printed = output.print(id);
         }
     };
-    let started = runner::build_runtime()?.block_on(async {
-        match previous {
-            Some(previous) => threads.continue_in_background(previous, request.message, print_id).await,
-            None => threads.start_in_background_with(request.thread, print_id).await,
-        }
-    })?;
+    let started = runner::build_runtime()?.block_on(start(&threads, &mut print_id))?;
     printed?;
     for notice in &started.notices {
         output.warn(rye_item::text::one_line(notice));

@@ -204,6 +204,11 @@ impl ThreadView {
                     lines.push(paint(DIM, format_args!("▶ {word}{}", parts.join(" · "))));
                 }
             }
+            "thread_forked" if is_root => {
+                let source = truncate(of("source_thread_id"), MAX_TEXT_LENGTH);
+                let turn = number("source_turn");
+                lines.push(paint(DIM, format_args!("  forked from {source} at turn {turn}")));
+            }
             "cognition_out" => lines.extend(self.on_response(&thread, is_root, payload)),
             "cognition_in" => {
                 lines.extend(self.flush_pending());

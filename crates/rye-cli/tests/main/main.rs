@@ -76,6 +76,7 @@ mod thread_approvals;
 mod thread_budgets;
 mod thread_costs;
 mod thread_events;
+mod thread_forks;
 mod thread_hooks;
 mod thread_records;
 mod thread_rollback;

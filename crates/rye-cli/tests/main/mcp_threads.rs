@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use crate::mcp_client::Client;
 use crate::support::{User, text};
+use crate::thread_events::forbid_retries;
 use crate::thread_run::{FILES, threads, write_directive, write_note_directive};
 
 const ORCHESTRATOR: &str = "rye/agent/threads/orchestrator";
@@ -123,4 +124,33 @@ fn execute_starts_and_follows_threads() {
     let words = ["--json", "execute", "tool", THREAD_DIRECTIVE, "directive_name=team/asks"];
     let error = user.run(words).error(1, "RYE0801");
     assert_eq!(error["data"]["status"], "suspended", "{error}");
+}
+
+#[test]
+fn client_resumes_when_a_provider_answers() {
+    let user = User::initialized();
+    forbid_retries(&user);
+    write_directive(&user, "ask", FILES, "", "Say hello.");
+    let model = FakeModel::start(|request| match request.number {
+        1..=3 => FakeReply::status(503, &json!({"error": {"message": "down"}}), &[]),
+        _ => FakeReply::text("Back again."),
+    });
+    let environment =
+        [("OPENAI_API_KEY", "sk-of-a-test-0123456789"), ("OPENAI_BASE_URL", &*format!("{}/v1", model.url()))];
+    let mut client = Client::connect_with(&user, &environment, json!({}));
+    let start = tool(THREAD_DIRECTIVE, json!({"directive_name": "team/ask"}));
+    let (suspended, _) = client.call_outcome("rye_execute", start);
+    assert!(suspended.to_string().contains("suspended"), "{suspended}");
+    let id = crate::thread_run::newest_thread(&user);
+    let resume = |timeout: u64| {
+        tool(
+            ORCHESTRATOR,
+            json!({"operation": "resume_thread", "thread_id": id, "when_available": true, "timeout": timeout}),
+        )
+    };
+    let unanswered = client.call("rye_execute", resume(0));
+    assert_eq!(unanswered["data"]["result"]["status"], "suspended", "{unanswered}");
+    let done = client.call("rye_execute", resume(60));
+    assert_eq!(done["data"]["result"]["status"], "completed", "{done}");
+    assert_eq!((&done["data"]["attempts"], model.count()), (&json!(2), 4), "{done}");
 }

@@ -42,7 +42,7 @@ fn json_lines(text: &str) -> Vec<Value> {
 }
 
 /// No retries: the first failure that passes by itself exhausts them.
-fn forbid_retries(user: &User) {
+pub fn forbid_retries(user: &User) {
     user.write_user("config/agent/resilience.yaml", "retry:\n  max_retries: 0\n");
 }
 

@@ -137,6 +137,7 @@ impl World {
             limits,
             capabilities: capabilities(),
             continuation_of: None,
+            forked_from: None,
             history: Vec::new(),
             message: None,
             spawn_reason: None,

@@ -43,6 +43,20 @@ core_events! {
         previous_thread_id: ThreadId,
     }
 
+    /// The thread begins at a turn of another.
+    ThreadForked = "thread_forked", "lifecycle", Critical {
+        /// The directive.
+        directive: String,
+        /// The model it asks.
+        model: String,
+        /// The other thread.
+        source_thread_id: ThreadId,
+        /// The turn of the other thread.
+        source_turn: u64,
+        /// The digest of the other thread's journal up to that turn.
+        source_journal: String,
+    }
+
     /// The thread runs again after it was suspended or its process died.
     ThreadResumed = "thread_resumed", "lifecycle", Critical {
         /// The directive.

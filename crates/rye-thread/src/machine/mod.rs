@@ -23,6 +23,7 @@ mod effect;
 mod event;
 mod fallback;
 mod finish;
+mod fork;
 mod hooks;
 mod limit_reached;
 mod response_format;
@@ -42,6 +43,7 @@ pub use context::{MAX_RESULT_CHARACTERS, MAX_RESULT_UNDER_PRESSURE, newest_turns
 pub use control::HookControl;
 pub use effect::{CostBound, Effect, ThreadOutcome};
 pub use event::{BudgetRefusal, BudgetResource, ThreadEvent, ToolResult};
+pub use fork::{ForkError, ForkPoint, fork_point};
 
 use crate::core_event::{CoreEvent, Nullable};
 use crate::cost::Cost;
@@ -302,6 +304,15 @@ impl ThreadState {
                 previous_thread_id: previous.clone(),
             }));
         }
+        if let Some(source) = &self.spec.instance.forked_from {
+            effects.push(Self::record(CoreEvent::ThreadForked {
+                directive: shared.directive.clone(),
+                model: shared.model.clone(),
+                source_thread_id: source.thread_id.clone(),
+                source_turn: source.turn,
+                source_journal: source.journal.clone(),
+            }));
+        }
         let skipped = &shared.definitions.skipped;
         if shared.revision >= 1 && !skipped.is_empty() {
             effects.push(Self::record(CoreEvent::ToolsLeftOut { tools: skipped.clone() }));
@@ -319,8 +330,11 @@ impl ThreadState {
         if let Some(system) = &self.system {
             effects.push(Self::record(CoreEvent::SystemPrompt { text: system.clone() }));
         }
-        let event =
-            if self.spec.instance.continuation_of.is_some() { "thread_continued" } else { "thread_started" };
+        let event = if self.spec.instance.previous_thread().is_some() {
+            "thread_continued"
+        } else {
+            "thread_started"
+        };
         let context = self.start_context();
         effects.extend(self.run_hooks(event, context, hooks::HookContinuation::FirstMessage));
         effects
@@ -338,7 +352,7 @@ impl ThreadState {
             "has_outputs": !shared.outputs.is_empty(),
             "thread_id": own.thread_id,
             "parent_thread_id": own.parent,
-            "previous_thread_id": own.continuation_of,
+            "previous_thread_id": own.previous_thread(),
             "capabilities_summary": own.capabilities.iter().collect::<Vec<_>>().join(", "),
         })
     }

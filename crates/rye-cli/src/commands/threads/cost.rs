@@ -33,11 +33,16 @@ pub fn cost(context: &CommandContext, word: &str, by: CostBy) -> CommandResult {
             "total": report.total().to_value("total"),
             "spend_limit": max.map(Nanos::dollars),
             "estimates": report.estimates.to_value(),
+            "forked_from": index.fork_source(&row)?,
         });
         context.print_if_json(Some("thread"), Some(row.id.as_str()), &data)?;
         return Ok(());
     }
-    print_report(context, &report, by, max)
+    print_report(context, &report, by, max)?;
+    if let Some(label) = index.fork_label(&row)? {
+        context.output.note(paint(DIM, format_args!("{label}, whose cost is its own")));
+    }
+    Ok(())
 }
 
 fn cost_by_name(by: CostBy) -> &'static str {

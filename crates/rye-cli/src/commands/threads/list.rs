@@ -94,6 +94,11 @@ fn print_list(
         ]);
     }
     output.print(table.trim_fmt())?;
+    for row in rows {
+        if let Some(label) = index.fork_label(row)? {
+            output.note(paint(DIM, format_args!("{} was {label}", row.id)));
+        }
+    }
     if max.is_some_and(|max| rows.len() as u64 >= max) {
         output.note(paint(DIM, "use --limit or --all to show more"));
     }

@@ -5,6 +5,7 @@ mod ask;
 pub mod control;
 mod cost;
 mod estimates;
+mod fork;
 mod list;
 mod prune;
 mod rebuild;
@@ -49,6 +50,7 @@ pub fn run(global: &GlobalArguments, command: &ThreadCommand) -> CommandResult {
         ThreadCommand::Cancel { ids, reason } => control::cancel(open()?, ids, reason),
         ThreadCommand::Kill { id } => control::kill(open()?, id),
         ThreadCommand::Resume(arguments) => control::resume(CommandContext::open_for_run(global)?, arguments),
+        ThreadCommand::Fork(arguments) => fork::fork(CommandContext::open_for_run(global)?, arguments),
         ThreadCommand::Approve(arguments) => {
             approvals::approve(CommandContext::open_for_run(global)?, arguments)
         }

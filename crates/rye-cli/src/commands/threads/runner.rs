@@ -11,7 +11,8 @@ use rye_agent::status::{SuspendReason, ThreadStatus};
 use rye_agent::store::{DATABASE, ThreadRow};
 use rye_agent::thread_id::ThreadId;
 use rye_agent::threads::{
-    BackgroundHost, FinishedThread, ResumeOptions, StartedThread, Threads, ThreadsSetup, finished_response,
+    BackgroundHost, FinishedThread, ProviderBackoff, ResumeOptions, StartedThread, Threads, ThreadsSetup,
+    finished_response,
 };
 use rye_engine::{Code, Engine, EnginePool, Error};
 use serde_json::Value;
@@ -30,10 +31,6 @@ use crate::settings::{self, Settings, ThreadClock};
 
 /// How often it is looked whether threads that others started have ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-
-/// The first and the longest pause before a thread that no provider answers is resumed again.
-const MIN_PROVIDER_DELAY: Duration = Duration::from_secs(1);
-const MAX_PROVIDER_DELAY: Duration = Duration::from_secs(300);
 
 /// What drives threads.
 pub fn build_runtime() -> Result<Runtime, Error> {
@@ -110,8 +107,9 @@ pub fn drive_with(
                 print_line(format!("{} {}", paint(WARNING, "!"), rye_item::text::one_line(notice)));
             }
             let mut finished = finish_with_answers(&threads, started, prompt.as_ref(), &renderer).await?;
-            let mut delay = MIN_PROVIDER_DELAY;
+            let mut backoff = ProviderBackoff::default();
             while options.retries_provider && finished.outcome.reason == Some(SuspendReason::Provider) {
+                let delay = backoff.next_delay();
                 print_line(paint(
                     DIM,
                     format_args!("no provider answers; trying again in {} s", delay.as_secs()),
@@ -120,7 +118,6 @@ pub fn drive_with(
                     () = signal.cancel_token.cancelled() => break,
                     () = tokio::time::sleep(delay) => {}
                 }
-                delay = (delay * 2).min(MAX_PROVIDER_DELAY);
                 let options = ResumeOptions { by: settings.owner.clone(), ..ResumeOptions::default() };
                 let resumed = threads.resume(&finished.thread_id, &options, signal.clone()).await?;
                 finished = finish_with_answers(&threads, resumed, prompt.as_ref(), &renderer).await?;

@@ -104,6 +104,7 @@ fn details(
     });
     details.insert("chain".to_owned(), total);
     details.insert("continuation_of".to_owned(), json!(row.continuation_of));
+    details.insert("forked_from".to_owned(), json!(index.fork_source(row)?));
     details.insert("continuation_thread_id".to_owned(), json!(row.continuation_thread_id));
     let asked: Vec<Value> =
         pending_approvals(index, row)?.into_iter().map(|(question, _)| question).collect();
@@ -146,6 +147,7 @@ fn render(
         let count = pluralize(chain.len() as u64, "thread");
         add_field("chain", format!("{count} · {} · {}", pluralize(turns, "turn"), format_money(spend)));
     }
+    add_field("fork", index.fork_label(row)?.unwrap_or_default());
     add_field("continues", row.continuation_of.as_ref().map(|id| format!("from {id}")).unwrap_or_default());
     add_field(
         "continued",

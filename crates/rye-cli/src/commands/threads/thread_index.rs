@@ -151,6 +151,7 @@ impl ThreadIndex {
             "note": row.note,
             "started_at": row.created_at,
             "elapsed_ms": row.cost.elapsed_ms,
+            "forked_from": self.fork_source(row)?,
         }))
     }
 

@@ -227,6 +227,7 @@ fn format_line(
         parts.push(paint(if row.status.is_terminal() { ERROR } else { WARNING }, truncate(error, 80)));
     }
     parts.push(paint(DIM, &row.id));
+    parts.extend(index.fork_label(row)?.map(|label| paint(DIM, label)));
     Ok(parts.join(" · "))
 }
 

@@ -75,6 +75,7 @@ fn played_events() -> BTreeSet<String> {
     collect(&play);
     super::call_hooks::hooked_threads().iter().for_each(&mut collect);
     collect(&super::budgets::waiting_thread());
+    collect(&super::forks::forked_thread());
     events
 }
 

@@ -110,6 +110,7 @@ impl TestSpec {
             ])
             .expect("capabilities"),
             continuation_of: None,
+            forked_from: None,
             history: Vec::new(),
             message: None,
             spawn_reason: None,

@@ -7,6 +7,7 @@ mod config_keys;
 mod control_results;
 mod core_events;
 mod fallbacks;
+mod forks;
 mod harness;
 mod hook_tools;
 mod properties;

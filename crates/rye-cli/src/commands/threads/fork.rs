@@ -1,0 +1,54 @@
+//! `thread fork`: a new thread at a turn of an old one.
+
+use rye_agent::spec::ForkSource;
+use rye_agent::store::ThreadRow;
+use rye_agent::threads::{ForkOptions, fork_source};
+use rye_engine::Error;
+
+use super::thread_index::ThreadIndex;
+use super::{control, runner};
+use crate::arguments::ForkArguments;
+use crate::commands::{CommandContext, CommandResult, run};
+
+/// `rye thread fork`
+pub fn fork(context: CommandContext, arguments: &ForkArguments) -> CommandResult {
+    let limits = control::parse_limits(&arguments.limits, true)?;
+    let (_, row) = ThreadIndex::open_thread(&context.settings, &arguments.id)?;
+    let options = ForkOptions {
+        turn: arguments.at,
+        message: arguments.message.clone(),
+        model: arguments.model.clone(),
+        provider: arguments.provider.clone(),
+        limits,
+    };
+    if arguments.is_async {
+        return run::start_in_background(context, async move |threads, print_id| {
+            let request = threads.fork_request(&row, options).await?;
+            threads.start_in_background_with(request, print_id).await
+        });
+    }
+    runner::drive(
+        context,
+        |_| {},
+        async move |threads, signal| {
+            let request = threads.fork_request(&row, options).await?;
+            threads.start(request, signal).await
+        },
+    )
+}
+
+impl ThreadIndex {
+    /// Where a thread was forked, if it was.
+    pub fn fork_source(&self, row: &ThreadRow) -> Result<Option<ForkSource>, Error> {
+        if row.is_forged {
+            return Ok(None);
+        }
+        fork_source(&self.store, row)
+    }
+
+    /// The same, in words.
+    pub fn fork_label(&self, row: &ThreadRow) -> Result<Option<String>, Error> {
+        let source = self.fork_source(row)?;
+        Ok(source.map(|source| format!("forked from {} at turn {}", source.thread_id, source.turn)))
+    }
+}
