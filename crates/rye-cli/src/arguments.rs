@@ -8,6 +8,7 @@
 
 mod install;
 mod lock;
+mod team;
 mod threads;
 
 use std::path::PathBuf;
@@ -21,6 +22,7 @@ use crate::global::GlobalArguments;
 
 pub use install::{ConflictArguments, InstallArguments, RollbackArguments, UninstallArguments};
 pub use lock::LockCommand;
+pub use team::JoinArguments;
 pub use threads::{
     AlwaysScope, AnswerArguments, ApproveArguments, CostBy, ForkArguments, ListArguments, PruneArguments,
     ResumeArguments, RunArguments, ThreadCommand, WaitArguments,
@@ -96,7 +98,9 @@ impl WritableSpace {
 pub enum CliCommand {
     /// Set up this folder: your key, a place for items and three signed examples
     Init,
-    /// Approve a project folder, or revoke the approval
+    /// Join a project that others made: see who signed what, and trust them in this project only
+    Join(JoinArguments),
+    /// Approve a project folder without trusting any key, or revoke the approval
     Trust(TrustArguments),
     /// Manage your key and the keys you trust
     #[command(subcommand)]
@@ -143,6 +147,11 @@ pub enum CliCommand {
         #[arg(long)]
         keys: PathBuf,
     },
+    /// Check a project without prompting: identities, signatures, lockfiles, tests (for CI and hooks)
+    #[command(
+        after_help = "The exit code is that of the worst check: 4 signatures and identities, 5 not allowed, 8 lockfiles, 9 not valid, 1 tests."
+    )]
+    Ci,
     /// Check your setup and suggest fixes
     Doctor,
     /// This installation of rye
@@ -292,6 +301,18 @@ pub enum KeysCommand {
         /// The reason, recorded with it
         #[arg(long, default_value = "revoked by its user")]
         reason: String,
+    },
+    /// Replace your key by a new one: signs your items again, and tells colleagues by a hand-over that both keys sign
+    Rotate {
+        /// Make no new key: finish an earlier rotation in this project
+        #[arg(long = "continue")]
+        resume: bool,
+    },
+    /// Write your identity into the project, so that others can trust what you sign there
+    Publish {
+        /// The name to show to others [default: the one in your own document]
+        #[arg(long)]
+        owner: Option<String>,
     },
     /// Print an identity document to give to others [default: your own]
     Export {

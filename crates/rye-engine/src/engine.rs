@@ -116,6 +116,14 @@ impl Engine {
     pub fn open(roots: Roots, options: EngineOptions, clock: Box<dyn WallClock>) -> Result<Self> {
         let interrupted = crate::verbs::install::recover(&roots);
         let mut workspace = Workspace::open(roots)?;
+        if !workspace.new_handovers.is_empty() {
+            let now = Timestamp::from_unix(clock.unix_seconds());
+            let record = crate::verbs::keys::record_handovers(&workspace, now.as_ref());
+            if record.is_changed {
+                workspace = Workspace::open(workspace.roots)?;
+            }
+            workspace.notices.extend(record.notices);
+        }
         workspace.notices.extend(interrupted);
         let dev_mode = match (options.wants_dev_mode, workspace.can_use_dev_mode()) {
             (false, _) => DevMode::Off,

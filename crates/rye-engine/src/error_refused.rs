@@ -10,6 +10,10 @@ use rye_trust::{TrustReport, TrustVerdict};
 
 use crate::error::{Code, Error};
 
+/// How to trust those who signed the items of a project.
+pub(crate) const JOIN_HINT: &str =
+    "see who signed this project's items, and trust them in this project only: rye join";
+
 impl Error {
     /// The refusal of an item that does not verify.
     #[must_use]
@@ -95,7 +99,13 @@ pub(crate) fn hints(
         (TrustVerdict::Untrusted, Space::System(bundle)) => vec![format!(
             "look at who signed it: rye bundle list; to trust that key for this bundle only: rye bundle trust {bundle}"
         )],
-        (TrustVerdict::Untrusted, Space::Project | Space::User) => {
+        (TrustVerdict::Untrusted, Space::Project) => {
+            let mut hints = vec![JOIN_HINT.to_owned()];
+            hints.extend(report.fingerprint().map(|key| trust_hint(workspace, space, &key)));
+            hints.push(format!("or, for this item alone, {signing}"));
+            hints
+        }
+        (TrustVerdict::Untrusted, Space::User) => {
             let mut hints = vec![signing];
             hints.extend(report.fingerprint().map(|key| trust_hint(workspace, space, &key)));
             hints

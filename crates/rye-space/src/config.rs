@@ -314,8 +314,13 @@ fn check_key(
             Err("only used in a signed file: read it, then `rye sign config ID`".to_owned())
         }
         (Space::User, LayerTrust::Unsigned) => Ok(true),
-        (_, LayerTrust::NotApproved) => Err("the project is not approved: `rye trust`".to_owned()),
+        (_, LayerTrust::NotApproved) => {
+            Err("the project is not approved: `rye join` shows who signed it".to_owned())
+        }
         (_, LayerTrust::Unsigned) => Err("only used in a file signed by a key you trust".to_owned()),
+        (Space::Project, LayerTrust::Invalid(verdict @ TrustVerdict::Untrusted)) => {
+            Err(format!("the file is {}: `rye join` shows who signed it", verdict.as_str()))
+        }
         (_, LayerTrust::Invalid(verdict)) => Err(format!("the file is {}", verdict.as_str())),
     }
 }

@@ -284,6 +284,12 @@ impl FileOwners {
         }
     }
 
+    /// Whether a lockfile names the file, from `.ai/` on.
+    #[must_use]
+    pub fn is_of_bundle(&self, file: &str) -> bool {
+        self.0.contains_key(file)
+    }
+
     /// Whether every file that bundles brought below `folder` belongs together with `file`.
     #[must_use]
     pub fn is_folder_together(&self, file: &str, folder: &str) -> bool {
@@ -307,7 +313,7 @@ pub fn unapproved_notices(ai: &Path, approvals: &Approvals) -> Vec<String> {
         ids.into_iter().filter(|id| ai.join(BUNDLES_FOLDER).join(id.as_str()).join(LOCKFILE_NAME).exists());
     installed
         .map(|id| {
-            format!("the bundle `{id}` in this project is not used until you approve the project: rye trust")
+            format!("the bundle `{id}` in this project is not used until you approve the project: rye join")
         })
         .collect()
 }

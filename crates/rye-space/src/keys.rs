@@ -12,7 +12,7 @@ use rye_trust::coverage::{ContentStatus, compare_content};
 use rye_trust::signature::{FileLayout, Timestamp};
 use rye_trust::{Identity, IdentityError, KeyRing, Revocation, SignOutcome, sign};
 
-const MAX_DOCUMENT_BYTES: u64 = 16 << 10;
+pub(crate) const MAX_DOCUMENT_BYTES: u64 = 16 << 10;
 /// More documents than this in one folder are not keys but an attack on patience.
 const MAX_DOCUMENTS: usize = 512;
 
@@ -70,7 +70,7 @@ pub fn identities_in(folder: &Path) -> Vec<IdentityFile> {
         .collect()
 }
 
-fn toml_files(folder: &Path) -> Vec<String> {
+pub(crate) fn toml_files(folder: &Path) -> Vec<String> {
     let Ok(entries) = fs_err::read_dir(folder) else {
         return Vec::new();
     };
@@ -250,6 +250,20 @@ pub fn store_key_pair(folder: &Path, key: &SecretKey) -> Result<(), OwnKeyError>
         }
         Err(error) => return Err(error.into()),
     }
+    store_public_key(folder, &key.public_key())?;
+    Ok(())
+}
+
+/// Replaces the key pair in the key folder. The private half comes first: until the public half follows, `rye init` can
+/// write it again.
+///
+/// # Errors
+/// When the files cannot be written.
+pub fn replace_key_pair(folder: &Path, key: &SecretKey) -> Result<(), OwnKeyError> {
+    check_permissions(folder, 0o700)?;
+    let path = folder.join("private_key.pem");
+    let pem = key.to_pem().map_err(|source| OwnKeyError::Invalid { path: path.clone(), source })?;
+    file::write_atomic(&path, pem.as_bytes(), FileMode::Private)?;
     store_public_key(folder, &key.public_key())?;
     Ok(())
 }

@@ -8,6 +8,7 @@ pub mod bundle;
 pub mod config;
 pub mod embedded;
 pub mod file_stamp;
+pub mod handovers;
 pub mod installed;
 pub mod item_file;
 pub mod keys;

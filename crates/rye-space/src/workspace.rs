@@ -1,17 +1,19 @@
 //! Everything about one project and one user, opened once: spaces, keys that count, settings, approvals.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use lillux::{Fingerprint, PublicKey};
 use rye_item::{Extractor, ExtractorSet, ItemId, ItemRef, ItemType, Space};
-use rye_trust::{Identity, KeyRing, Subject, TrustBasis, Verified, verify};
+use rye_trust::{Handover, Identity, KeyRing, Subject, TrustBasis, Verified, verify};
 use serde_json::Value;
 
 use crate::approvals::{Approvals, BUNDLES_FILE, PROJECTS_FILE};
 use crate::bundle::{self, Bundle, BundleTrust, ConfiguredBundle};
 use crate::config::{self, ConfigLayer, IgnoredSetting, MergedConfig, TrustContext};
 use crate::file_stamp::{Generation, MonitoredSet, WatchSet};
+use crate::handovers;
 use crate::installed;
 use crate::item_file::ItemFile;
 use crate::keys::{self, IdentityFile, REVOKED_FOLDER, TRUSTED_FOLDER};
@@ -62,6 +64,10 @@ pub struct Workspace {
     pub shadowed_bundles: Vec<Bundle>,
     /// Opt-in bundles inside the binary that the user has not enabled: no part of the system space.
     pub available_bundles: Vec<Bundle>,
+    /// Hand-overs of the project that are followed, and not recorded in user space yet.
+    pub new_handovers: Vec<Handover>,
+    /// Keys that were replaced, by hand-overs that are recorded in user space.
+    pub retired_keys: BTreeSet<Fingerprint>,
     /// What the user should know about this workspace.
     pub notices: Vec<String>,
     /// What is worth knowing when asked.
@@ -89,8 +95,8 @@ impl Workspace {
         let own_key = keys::own_public_key(&roots.signing_keys);
         let user_documents = keys::identities_in(&user_ai.join(TRUSTED_FOLDER));
         let embedded = bundle::embedded_bundles();
-        let mut notices = Vec::new();
-        let mut revocations = keys::revocations_in(&user_ai.join(REVOKED_FOLDER));
+        let (mut notices, mut revocations) =
+            (Vec::new(), keys::revocations_in(&user_ai.join(REVOKED_FOLDER)));
         revocations.retain(|revocation| {
             let is_seal = is_seal(&embedded, &revocation.fingerprint);
             if is_seal {
@@ -101,9 +107,10 @@ impl Workspace {
             }
             !is_seal
         });
-        let identities: Vec<Identity> = valid_identities(&user_documents);
-        let mut ring =
-            KeyRing::from_user_documents(&identities, own_key.as_ref(), project_key.as_deref(), revocations);
+        let (identities, project) = (valid_identities(&user_documents), project_key.as_deref());
+        let mut ring = KeyRing::from_user_documents(&identities, own_key.as_ref(), project, revocations);
+        let (retired_keys, new_handovers) =
+            handovers::follow(&roots, own_key.as_ref(), &mut ring, &mut notices, &mut watch_set);
         for path in [
             user_ai.join(TRUSTED_FOLDER),
             user_ai.join(REVOKED_FOLDER),
@@ -194,6 +201,8 @@ impl Workspace {
             is_project_approved,
             shadowed_bundles,
             available_bundles,
+            new_handovers,
+            retired_keys,
             hints,
             notices,
             schemas: core.schemas,

@@ -1,11 +1,12 @@
 //! Whose signatures count, and where. Built from documents by `rye-space`; the rules are here.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use lillux::{Fingerprint, PublicKey};
 use rye_item::{BundleId, ItemRef, Space};
 
+use crate::handover::Handover;
 use crate::identity::Identity;
 use crate::object::FileHash;
 use crate::signature::SignatureLine;
@@ -143,6 +144,69 @@ impl KeyRing {
                     .or_insert_with(|| trusted_key(document, TrustBasis::Introduced));
             }
         }
+    }
+
+    /// Follows hand-overs: where the user trusts the old key, the new one is trusted instead, for as much and no more. A key
+    /// of `retired`, or one that was replaced here, never comes back; a revoked key hands nothing over and takes nothing
+    /// over. The own key stays as it is. Gives those that were followed, in order.
+    pub fn follow_handovers(
+        &mut self,
+        handovers: &[Handover],
+        own: Option<&PublicKey>,
+        retired: &BTreeSet<Fingerprint>,
+    ) -> Vec<Handover> {
+        let mut retired = retired.clone();
+        let mut followed = Vec::new();
+        // Each round retires a key, so that the loop ends.
+        while let Some(next) = handovers.iter().find(|next| self.can_follow(next, own, &retired)) {
+            let (old, new) = (next.old_fingerprint(), next.new_fingerprint());
+            for keys in [&mut self.user_keys, &mut self.project_keys] {
+                if let Some(known) = keys.remove(&old) {
+                    keys.entry(new).or_insert(TrustedKey { key: next.new.clone(), ..known });
+                }
+            }
+            if self.introducers.remove(&old).is_some() {
+                self.introducers.insert(new, next.new.clone());
+            }
+            retired.insert(old);
+            followed.push(next.clone());
+        }
+        followed
+    }
+
+    fn can_follow(
+        &self,
+        handover: &Handover,
+        own: Option<&PublicKey>,
+        retired: &BTreeSet<Fingerprint>,
+    ) -> bool {
+        let (old, new) = (handover.old_fingerprint(), handover.new_fingerprint());
+        let is_own = own == Some(&handover.old) || own == Some(&handover.new);
+        let is_blocked = [old, new].iter().any(|key| self.is_revoked(key) || retired.contains(key));
+        !is_own && !is_blocked && self.is_trusted_by_user(&handover.old)
+    }
+
+    /// Whether the user trusts this key, everywhere or in this project, by their own decision.
+    #[must_use]
+    pub fn is_trusted_by_user(&self, key: &PublicKey) -> bool {
+        let fingerprint = key.fingerprint();
+        let known = self.user_keys.get(&fingerprint).or_else(|| self.project_keys.get(&fingerprint));
+        !self.is_revoked(&fingerprint)
+            && known.is_some_and(|known| known.key == *key && known.basis != TrustBasis::Introduced)
+    }
+
+    /// This ring as it would be if the user trusted these keys in the project: to show what that would change.
+    #[must_use]
+    pub fn with_project_keys<'a>(&self, identities: impl IntoIterator<Item = &'a Identity>) -> Self {
+        let mut ring = self.clone();
+        for identity in identities {
+            if !ring.is_revoked(&identity.fingerprint) {
+                ring.project_keys
+                    .entry(identity.fingerprint)
+                    .or_insert_with(|| trusted_key(identity, TrustBasis::Project));
+            }
+        }
+        ring
     }
 
     /// Lets `keys` vouch for the items of `bundle`; revoked ones do not.

@@ -2,11 +2,12 @@
 
 use rye_engine::verbs::keys::{self, TrustOptions};
 use rye_engine::{Code, Error};
+use rye_item::text::counted;
 use serde_json::json;
 
-use super::{CommandContext, CommandResult};
+use super::{CommandContext, CommandResult, error_with_data};
 use crate::arguments::{KeysCommand, WritableSpace};
-use crate::output::{ERROR, NAME, SUCCESS, display_path, paint};
+use crate::output::{DIM, ERROR, NAME, SUCCESS, display_path, paint};
 
 /// Runs a command of `rye keys`.
 pub fn run(context: &CommandContext, command: &KeysCommand) -> CommandResult {
@@ -55,6 +56,16 @@ pub fn run(context: &CommandContext, command: &KeysCommand) -> CommandResult {
             }
             Ok(())
         }
+        KeysCommand::Rotate { resume } => rotate(context, *resume),
+        KeysCommand::Publish { owner } => {
+            let published = keys::publish(engine, owner.as_deref())?;
+            if !context.print_if_json(Some("key"), Some(published.fingerprint.as_str()), &published)? {
+                let word = if published.changed { paint(SUCCESS, "wrote") } else { paint(DIM, "unchanged") };
+                context.output.print(format_args!("{word} {}", display_path(&published.path)))?;
+                context.output.note("commit it; others see it with: rye join");
+            }
+            Ok(())
+        }
         KeysCommand::Export { fingerprint, output } => {
             let (fingerprint, text) = keys::export(engine, fingerprint.as_deref())?;
             if let Some(path) = output {
@@ -87,6 +98,46 @@ fn print_key(context: &CommandContext, word: &str, generated: &keys::GeneratedKe
         ))?;
     }
     Ok(())
+}
+
+fn rotate(context: &CommandContext, resume: bool) -> CommandResult {
+    let old = if resume { None } else { Some(keys::replace_own_key(&context.engine)?) };
+    // The new key counts from here on.
+    let engine = context.settings.engine()?;
+    let rotated = keys::RotatedKey { old, ..keys::resign(&engine)? };
+    let failed = &rotated.resigned.failed;
+    if !context.output.is_json {
+        if let Some(old) = old {
+            let new = paint(NAME, rotated.fingerprint);
+            context.output.print(format_args!("{} {old} by {new}", paint(SUCCESS, "replaced")))?;
+        }
+        let (items, records) = (rotated.resigned.items.len(), rotated.resigned.records.len());
+        context.output.print(format_args!(
+            "signed {} and {} again",
+            counted(items, "item"),
+            counted(records, "record")
+        ))?;
+        for failed in failed {
+            context.output.warn(format_args!("not signed again: {}", rye_item::text::one_line(failed)));
+        }
+        if !rotated.resigned.handovers.is_empty() || rotated.resigned.identity.is_some() {
+            context
+                .output
+                .note("commit .ai: colleagues who trust the old key trust the new one after a pull");
+        }
+        if old.is_some() {
+            context.output.note("in each of your other projects: rye keys rotate --continue");
+            context.output.note("back up the new key; the old private key is gone");
+        }
+    }
+    if failed.is_empty() {
+        context.print_if_json(Some("key"), Some(rotated.fingerprint.as_str()), &rotated)?;
+        return Ok(());
+    }
+    let message = format!("{} not signed again", counted(failed.len(), "item"));
+    let data = serde_json::to_value(&rotated).map_err(std::io::Error::from)?;
+    let hint = "correct them and sign them: rye sign TYPE ID, then: rye keys rotate --continue";
+    Err(error_with_data(Code::Invalid, message, hint, data))
 }
 
 fn list(context: &CommandContext) -> CommandResult {

@@ -2,12 +2,14 @@
 
 mod background;
 mod bundles;
+mod ci;
 mod dry_run;
 mod execute;
 mod in_sandbox;
 mod install;
 mod installation;
 mod items;
+mod join;
 mod keys;
 mod lock;
 mod mcp;
@@ -195,6 +197,7 @@ pub fn run(arguments: &Arguments) -> CommandResult {
         CliCommand::Installation(InstallationCommand::Version) => installation::version(global),
         CliCommand::Explain { code } => explain_code(global, code),
         CliCommand::Completions { shell } => print_completions(global, shell),
+        CliCommand::Join(join) => join::join(CommandContext::open(global)?, join),
         CliCommand::Trust(trust) => setup::trust(&CommandContext::open_without_project(global)?, trust),
         CliCommand::Keys(command) => keys::run(&CommandContext::open(global)?, command),
         CliCommand::Search(search) => items::search(&CommandContext::open(global)?, search),
@@ -218,6 +221,7 @@ pub fn run(arguments: &Arguments) -> CommandResult {
         CliCommand::Uninstall(arguments) => install::uninstall(&CommandContext::open(global)?, arguments),
         CliCommand::Mcp(arguments) => mcp::run(global, arguments),
         CliCommand::Background { keys } => background::run(keys),
+        CliCommand::Ci => ci::ci(&CommandContext::open(global)?),
         CliCommand::Doctor => setup::doctor(&CommandContext::open(global)?),
     }
 }

@@ -50,7 +50,8 @@ pub(super) fn show_recorded(output: &Output, recorded: &ProgramRecordReport) {
     }
 }
 
-fn show(output: &Output, program: &NewProgram) {
+/// Shows a program as it is before it is recorded.
+pub(super) fn show(output: &Output, program: &NewProgram) {
     let word = if program.is_change { "changed program" } else { "new program" };
     output.ask(format_args!(
         "{} {}: {}",

@@ -44,6 +44,11 @@ pub fn init(global: &GlobalArguments) -> CommandResult {
     if let Some(project) = &answer.project {
         output.print(format_args!("{} {} is approved", paint(SUCCESS, "✓"), display_path(project)))?;
         programs::show_recorded(&output, &recorded);
+        if answer.has_other_identities {
+            output
+                .note("others work here too; see who signed what, and trust them in this project: rye join");
+        }
+        output.note("to share it, commit .ai; after a clone, a colleague runs: rye join");
         output.note("next: rye search hello · rye load tool examples/hello · rye why tool examples/hello");
     }
     Ok(())

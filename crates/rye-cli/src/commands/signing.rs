@@ -172,7 +172,7 @@ fn show_verify_report(context: &CommandContext, report: &VerifyAnswer) -> Comman
         (Code::Invalid, format!("{} of {} cannot be parsed", report.invalid, counted(report.checked, "file")))
     } else {
         (
-            most_severe_code(report),
+            report.most_severe_code(),
             format!(
                 "{} of {} not fully signed and trusted",
                 report.checked - report.full,
@@ -186,19 +186,6 @@ fn show_verify_report(context: &CommandContext, report: &VerifyAnswer) -> Comman
         "read and sign them with rye sign; rye why TYPE ID shows one item",
         data,
     ))
-}
-
-fn most_severe_code(report: &VerifyAnswer) -> Code {
-    let counts = [
-        (report.tampered, Code::Tampered),
-        (report.revoked, Code::Revoked),
-        (report.untrusted, Code::Untrusted),
-        (report.misplaced, Code::Misplaced),
-        (report.unsigned, Code::Unsigned),
-        (report.partial, Code::Partial),
-    ];
-    // An item that cannot be read is not verified.
-    counts.into_iter().find(|(count, _)| *count > 0).map_or(Code::Unsigned, |(_, code)| code)
 }
 
 fn print_verify_report(context: &CommandContext, report: &VerifyAnswer) -> std::io::Result<()> {

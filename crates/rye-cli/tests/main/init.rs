@@ -17,7 +17,7 @@ fn init_creates_key_and_signed_examples() {
     let made = user.data(["init"]);
     assert_eq!(made["key_created"], true);
     assert_eq!(made["approved"], true);
-    assert_eq!(made["created"].as_array().map(Vec::len), Some(6), "{made}");
+    assert_eq!(made["created"].as_array().map(Vec::len), Some(7), "{made}");
 
     let verified = user.data(["verify"]);
     assert_eq!(verified["full"], verified["checked"]);

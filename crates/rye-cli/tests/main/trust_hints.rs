@@ -28,17 +28,21 @@ fn works(user: &User) -> bool {
 }
 
 #[test]
-fn untrusted_item_is_first_vouched_for_alone() {
+fn untrusted_item_names_three_ways() {
     let (user, author) = with_foreign_tool();
     let error = user.assert_refused(["load", "tool", "team/x"], 4, "RYE0404");
     let hints = hints(&error);
-    assert!(hints[0].contains("sign this item: rye sign tool team/x"), "{hints:?}");
+    assert!(hints[0].contains("in this project only: rye join"), "{hints:?}");
     assert!(
         hints[1].contains(&author.fingerprint()) && hints[1].contains("in this project only"),
         "{hints:?}"
     );
+    assert!(
+        hints[2].contains("for this item alone") && hints[2].contains("rye sign tool team/x"),
+        "{hints:?}"
+    );
     assert!(hints.iter().all(|hint| !hint.contains("--space user")), "{hints:?}");
-    user.ok(command(&hints[0]));
+    user.ok(command(&hints[2]));
     assert!(works(&user));
     let listed = user.data(["keys", "list"]);
     assert!(!listed.to_string().contains(&author.fingerprint()), "{listed}");

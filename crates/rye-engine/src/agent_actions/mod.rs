@@ -15,6 +15,7 @@ pub use review::{ContentChange, SignReview, review};
 
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
+use crate::error_refused::JOIN_HINT;
 use crate::response::success_response;
 use crate::verbs::search::parse_scope;
 use crate::verbs::{load, search, sign};
@@ -344,9 +345,10 @@ pub fn signing_policy(engine: &Engine, target: &SignTarget<'_>) -> Result<Signin
 }
 
 /// Commands by which a user decides what is trusted, pinned or installed.
-const USER_COMMANDS: [&str; 10] = [
+const USER_COMMANDS: [&str; 11] = [
     "rye sign",
     "rye trust",
+    "rye join",
     "rye keys",
     "rye bundle trust",
     "rye bundle enable",
@@ -380,7 +382,11 @@ pub fn with_agent_hints(mut error: Error) -> Error {
             return error;
         }
     };
+    let can_join = error.hints.iter().any(|hint| hint == JOIN_HINT);
     error.hints.clear();
+    if can_join {
+        error = error.hint(format!("a command for the user: {JOIN_HINT}"));
+    }
     error
         .hint(format!("tell the user: {what}; only they decide what happens with it"))
         .hint("do not change it, sign it or work around the refusal yourself")

@@ -6,15 +6,16 @@
 pub(crate) mod file_name;
 pub(crate) mod installed_pins;
 pub(crate) mod locations;
+pub(crate) mod resigned;
 mod system;
 
 use std::path::PathBuf;
 
+use rye_exec::lock::Lockfile;
 pub use rye_exec::lock::{
     BundleProvider, DifferenceKind, LockComparison, LockDifference, LockedElement, LockedFile, LockedPackage,
     LockedTool, LockfilePart, ResolvedTool,
 };
-use rye_exec::lock::{Lockfile, compare};
 use rye_item::space::SpaceTier;
 use rye_item::{ItemRef, ItemType};
 use rye_space::bundle::BundleTrust;
@@ -25,6 +26,7 @@ pub use system::generate as generate_system;
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
 use locations::{EffectiveLockfile, LockfileSlot};
+use resigned::compare_resigned;
 
 /// How a tool is resolved to its chain.
 pub type ResolveTool<'a> = &'a dyn Fn(&ItemRef) -> Result<ResolvedTool>;
@@ -145,7 +147,7 @@ pub(crate) fn compare_lockfile(
     lockfile: &Lockfile,
     resolved: &ResolvedTool,
 ) -> LockComparison {
-    compare(lockfile, resolved, &bundle_providers(engine))
+    compare_resigned(engine, lockfile, resolved, &bundle_providers(engine))
 }
 
 /// Compares every lockfile found for the tool with what it resolves to. Changes none.
@@ -157,7 +159,7 @@ pub fn check(engine: &Engine, resolved: &ResolvedTool) -> Result<LockState> {
     let (mut lockfiles, mut stale) = (Vec::new(), None);
     let all = locations::effective_lockfiles(engine, resolved)?;
     for found in all.iter() {
-        match (compare(&found.lockfile, resolved, &providers), found.tier) {
+        match (compare_resigned(engine, &found.lockfile, resolved, &providers), found.tier) {
             (LockComparison::Matches, _) => lockfiles.push(found.path.clone()),
             // A bundle's lockfile pins other bundles of its time, and cannot be replaced here.
             (LockComparison::Stale { .. }, SpaceTier::System) => {}

@@ -106,7 +106,7 @@ impl TestRunner<'_> {
             let folder = text::one_line(&call.project.display().to_string());
             return Err(NativeError::denied(format!(
                 "the project is not approved, and its test files are not signed: no test was run; \
-                 a user who trusts its authors may approve it: rye trust '{folder}'"
+                 a user who trusts its authors may approve it: rye join, or rye trust '{folder}'"
             )));
         }
         Ok(())

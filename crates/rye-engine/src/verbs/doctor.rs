@@ -109,9 +109,10 @@ pub fn doctor(engine: &Engine, progress: VerifyProgress<'_>) -> DoctorReport {
     check_key(engine, &mut findings);
     check_trust(engine, &mut findings);
     check_project(engine, &mut findings);
-    check_config(engine, &mut findings);
+    let verification = verify::verify_all(engine, verify::VerifyOptions::default(), progress);
+    check_config(engine, &verification, &mut findings);
     check_item_files(engine, &mut findings);
-    check_items(engine, progress, &mut findings);
+    check_items(engine, &verification, &mut findings);
     check_index(engine, &mut findings);
     check_sandbox(engine, &mut findings);
     let count = |level| findings.0.iter().filter(|finding| finding.level == level).count();
@@ -206,7 +207,7 @@ fn check_trust(engine: &Engine, findings: &mut FindingList) {
                     let path = shell_word(&key.path.display().to_string());
                     format!(
                         "nothing, unless its items should run here; then compare the fingerprint with its owner, and \
-                         trust it in this project only: rye keys trust {path} --space project"
+                         see what it signed: rye join; to trust it in this project only: rye keys trust {path} --space project"
                     )
                 };
                 findings
@@ -292,7 +293,7 @@ fn check_project(engine: &Engine, findings: &mut FindingList) {
             findings
                 .add("project", Severity::Info, "the project is not approved: its `.env`, local interpreters and unsafe config are ignored")
                 .path(project)
-                .remedy("if you trust its authors: rye trust (shows what that allows, and asks)");
+                .remedy("if others made it: rye join (shows who signed what, and asks); if you did: rye trust");
         }
     }
     match engine.dev_mode {
@@ -314,7 +315,18 @@ fn check_project(engine: &Engine, findings: &mut FindingList) {
     }
 }
 
-fn check_config(engine: &Engine, findings: &mut FindingList) {
+/// Whether another key than the user's signed the file at `path`: what it says is for its author to change.
+fn is_foreign(engine: &Engine, verification: &verify::VerifyReport, path: &Path) -> bool {
+    let row = verification.items.iter().find(|row| row.path == path);
+    row.is_some_and(|row| is_signed_by_other(engine, row))
+}
+
+fn is_signed_by_other(engine: &Engine, row: &verify::VerifyRow) -> bool {
+    let own = engine.workspace.own_key.as_ref().map(lillux::PublicKey::fingerprint);
+    row.fingerprint.is_some() && row.fingerprint != own
+}
+
+fn check_config(engine: &Engine, verification: &verify::VerifyReport, findings: &mut FindingList) {
     let Ok(response) = config::show(engine, None) else {
         return;
     };
@@ -326,7 +338,11 @@ fn check_config(engine: &Engine, findings: &mut FindingList) {
                 format!("`{}` in {} config is ignored: {}", ignored.key, ignored.space, ignored.reason),
             )
             .path(&ignored.path)
-            .remedy("correct or remove it; or read the file, then sign it: rye sign config ID");
+            .remedy(if is_foreign(engine, verification, &ignored.path) {
+                "see who signed it, and what joining the project allows: rye join"
+            } else {
+                "correct or remove it; or read the file, then sign it: rye sign config ID"
+            });
     }
     for flat in &response.misplaced {
         let file_name =
@@ -334,7 +350,11 @@ fn check_config(engine: &Engine, findings: &mut FindingList) {
         findings
             .add("config", Severity::Info, format!("`{file_name}` in {} config: {}", flat.space, flat.reason))
             .path(&flat.path)
-            .remedy("move it; if it is signed, change its `category` and sign it again: rye sign config ID");
+            .remedy(if is_foreign(engine, verification, &flat.path) {
+                "ask its author to move it"
+            } else {
+                "move it; if it is signed, change its `category` and sign it again: rye sign config ID"
+            });
     }
     for unsigned in &response.unsigned {
         findings
@@ -429,8 +449,7 @@ fn check_item_files(engine: &Engine, findings: &mut FindingList) {
     }
 }
 
-fn check_items(engine: &Engine, progress: VerifyProgress<'_>, findings: &mut FindingList) {
-    let verification = verify::verify_all(engine, verify::VerifyOptions::default(), progress);
+fn check_items(engine: &Engine, verification: &verify::VerifyReport, findings: &mut FindingList) {
     for row in &verification.items {
         let is_config = row.kind == "config";
         let level = match row.verdict {
@@ -448,7 +467,7 @@ fn check_items(engine: &Engine, progress: VerifyProgress<'_>, findings: &mut Fin
                 format!("{}:{} {}: {reason}", row.kind, row.item_id, phrase(row.verdict, &reason)),
             )
             .path(&row.path)
-            .remedy(remedy(row));
+            .remedy(remedy(row, is_signed_by_other(engine, row)));
     }
     for row in verification.items.iter().filter(|row| !row.problems.is_empty()) {
         findings
@@ -477,20 +496,34 @@ fn check_items(engine: &Engine, progress: VerifyProgress<'_>, findings: &mut Fin
     );
 }
 
-/// What to do about an item that does not verify; what lets in the least comes first.
-fn remedy(row: &verify::VerifyRow) -> String {
-    let sign = format!("rye sign {} {}", row.kind, row.item_id);
-    match row.verdict {
-        TrustVerdict::Tampered => {
+/// What to do about an item that does not verify; what lets in the least comes first. What another key signed is not for
+/// the user to sign.
+fn remedy(row: &verify::VerifyRow, is_foreign: bool) -> String {
+    let (sign, why) = (
+        format!("rye sign {} {}", row.kind, row.item_id),
+        format!("who signed it: rye why {} {}", row.kind, row.item_id),
+    );
+    let is_project = row.space == Some(Space::Project);
+    match (row.verdict, is_foreign) {
+        (TrustVerdict::Tampered, false) => {
             format!("see what changed (git diff); if it was you: {sign}; if not, restore the signed version")
         }
-        TrustVerdict::Untrusted | TrustVerdict::Revoked => format!(
-            "leave it, or read it and sign it yourself: {sign}; who signed it: rye why {} {}",
-            row.kind, row.item_id
-        ),
-        TrustVerdict::Full | TrustVerdict::Partial | TrustVerdict::Unsigned | TrustVerdict::Misplaced => {
-            format!("read it, then: {sign}")
+        (TrustVerdict::Tampered | TrustVerdict::Misplaced | TrustVerdict::Partial, true) => {
+            format!(
+                "restore the version that its author signed (git diff), or ask them to sign this one; {why}"
+            )
         }
+        (TrustVerdict::Untrusted, _) if is_project => {
+            format!("see who signed this project's items, and decide: rye join; {why}")
+        }
+        (TrustVerdict::Untrusted, _) => {
+            format!("leave it, or trust its key everywhere: rye keys trust FILE --space user; {why}")
+        }
+        (TrustVerdict::Revoked, _) => format!("ask its author to sign it with another key; {why}"),
+        (
+            TrustVerdict::Full | TrustVerdict::Partial | TrustVerdict::Unsigned | TrustVerdict::Misplaced,
+            _,
+        ) => format!("read it, then: {sign}"),
     }
 }
 

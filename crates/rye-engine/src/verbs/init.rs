@@ -1,4 +1,5 @@
-//! `init`: a key, a place for items, three signed examples, an approved project. Running it again changes nothing.
+//! `init`: a key, a place for items, the own identity, three signed examples, an approved project. Running it again changes
+//! nothing.
 
 use std::path::{Path, PathBuf};
 
@@ -44,6 +45,11 @@ pub struct InitResponse {
     pub kept: Vec<PathBuf>,
     /// Whether the project is approved now.
     pub approved: bool,
+    /// The own identity in the project, for others to trust.
+    #[serde(serialize_with = "rye_space::serde_path::option")]
+    pub identity: Option<PathBuf>,
+    /// Whether the project has identities of others.
+    pub has_other_identities: bool,
 }
 
 /// Makes everything a new user needs in `folder`.
@@ -65,6 +71,8 @@ pub fn init(
             Error::new(Code::InvalidArgument, "the folder's path is not UTF-8").hint("rename the folder")
         );
     }
+    // The account's name may be anything; a name that cannot be shown as it is names nothing.
+    let owner = if rye_trust::check_owner_name(owner).is_ok() { owner } else { "local" };
     let base = if is_user_space { &roots.user } else { folder };
     let ai = base.join(AI_FOLDER);
     // Before anything is made: a project that came with links must not have files written where they lead.
@@ -130,7 +138,24 @@ pub fn init(
             }
         }
     }
-    Ok(InitResponse { fingerprint, key_created, project, created, kept: existing, approved: !is_user_space })
+    let mut identity = None;
+    if !is_user_space {
+        let published = key_verbs::publish(&engine, None)?;
+        record_path((published.path.clone(), published.changed), &mut created, &mut existing);
+        identity = Some(published.path);
+    }
+    let is_other = |found: &rye_space::keys::IdentityFile| Some(&found.path) != identity.as_ref();
+    let has_other_identities = !is_user_space && engine.workspace.project_documents().iter().any(is_other);
+    Ok(InitResponse {
+        fingerprint,
+        key_created,
+        project,
+        created,
+        kept: existing,
+        approved: !is_user_space,
+        identity,
+        has_other_identities,
+    })
 }
 
 /// Whether a file is an example as it is before it is signed.

@@ -1,5 +1,9 @@
 //! `keys`: the own key pair, the keys of others, revocation.
 
+mod handover;
+mod publish;
+mod rotate;
+
 use std::path::{Path, PathBuf};
 
 use lillux::file::{self, FileMode};
@@ -7,13 +11,15 @@ use lillux::{Fingerprint, SecretKey};
 use rye_item::space::SpaceTier;
 use rye_space::keys::{self, REVOKED_FOLDER, TRUSTED_FOLDER};
 use rye_space::{AI_FOLDER, roots};
-use rye_trust::{Identity, Revocation};
+use rye_trust::{Identity, Revocation, check_owner_name};
 use serde::Serialize;
+
+pub(crate) use handover::record_handovers;
+pub use publish::{PublishedIdentity, publish};
+pub use rotate::{ResignReport, RotatedKey, replace_own_key, resign};
 
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
-
-const MAX_OWNER_BYTES: usize = 256;
 
 /// A key as it is listed.
 #[derive(Clone, Debug, Serialize)]
@@ -61,6 +67,10 @@ pub fn list(engine: &Engine) -> KeyList {
         .chain(project_documents.iter().map(|found| (rye_item::Space::Project, found)));
     let mut listing = KeyList { keys: Vec::new(), broken: Vec::new() };
     for (space, found) in documents {
+        // What the user's own document says of a key is what decides; the project's copy adds nothing.
+        if space == rye_item::Space::Project && is_copy_of_user_document(workspace, found) {
+            continue;
+        }
         let identity = match &found.identity {
             Ok(identity) => identity,
             Err(error) => {
@@ -91,6 +101,13 @@ pub fn list(engine: &Engine) -> KeyList {
         });
     }
     listing
+}
+
+/// Whether a document of the project is about a key that user space has a valid document of.
+fn is_copy_of_user_document(workspace: &rye_space::Workspace, found: &keys::IdentityFile) -> bool {
+    let Ok(identity) = &found.identity else { return false };
+    let mut known = workspace.user_documents.iter().filter_map(|known| known.identity.as_ref().ok());
+    known.any(|known| known.key == identity.key)
 }
 
 /// The row of a document that changed since it was signed: nothing it says is repeated.
@@ -158,17 +175,17 @@ pub fn import(engine: &Engine, path: &Path, owner: &str) -> Result<GeneratedKey>
 }
 
 fn store_key(engine: &Engine, key: &SecretKey, owner: &str) -> Result<GeneratedKey> {
-    if owner.len() > MAX_OWNER_BYTES {
-        return Err(Error::new(
-            Code::InvalidArgument,
-            format!("an owner's name has at most {MAX_OWNER_BYTES} bytes"),
-        )
-        .hint("--owner NAME"));
-    }
+    require_valid_owner(owner)?;
     let folder = &engine.workspace.roots.signing_keys;
     keys::store_key_pair(folder, key)?;
     let document = write_own_document(engine, key, owner)?;
     Ok(GeneratedKey { fingerprint: key.public_key().fingerprint(), folder: folder.clone(), document })
+}
+
+/// Refuses an owner's name that a person could not read as it is.
+fn require_valid_owner(owner: &str) -> Result<()> {
+    check_owner_name(owner)
+        .map_err(|error| Error::new(Code::InvalidArgument, error.to_string()).hint("--owner NAME"))
 }
 
 /// Writes the own key's identity document, self-signed: through it the key counts.
@@ -253,14 +270,11 @@ pub fn trust(engine: &Engine, path: &Path, options: &TrustOptions) -> Result<Key
         require_trusted_signature(engine, path, &found.identity)?;
     }
     let found = found.identity;
-    if let Some(revocation) = engine.workspace.keys.revocation(&found.fingerprint) {
-        return Err(Error::new(
-            Code::Revoked,
-            format!("the key {} is revoked: {}", found.fingerprint, revocation.reason),
-        )
-        .hint("ask its owner for a new key; a revocation cannot be undone"));
+    let owner = options.owner.clone().unwrap_or_else(|| found.owner.clone());
+    if let Err(error) = check_owner_name(&owner) {
+        return Err(Error::new(Code::InvalidIdentity, format!("`{}`: {error}", path.display()))
+            .hint("name the owner yourself: --owner NAME"));
     }
-    let project = engine.workspace.roots.project_key();
     let is_in_project = match (&engine.workspace.roots.project, path.parent()) {
         (Some(project), Some(_)) => roots::canonicalize_existing(path)
             .starts_with(roots::canonicalize_existing(&project.join(AI_FOLDER))),
@@ -274,6 +288,28 @@ pub fn trust(engine: &Engine, path: &Path, options: &TrustOptions) -> Result<Key
             return Err(Error::new(Code::InvalidArgument, "a key is trusted in user or project space"));
         }
     };
+    trust_identity(engine, Identity { owner, ..found }, is_for_project, options.may_introduce)
+}
+
+/// Trusts a key, whose document was read and judged before, in this project alone.
+pub(crate) fn trust_in_project(engine: &Engine, identity: Identity) -> Result<KeyTrustResponse> {
+    trust_identity(engine, identity, true, false)
+}
+
+/// Writes the document by which a key is trusted into user space, signed by the own key.
+fn trust_identity(
+    engine: &Engine,
+    found: Identity,
+    is_for_project: bool,
+    may_introduce: bool,
+) -> Result<KeyTrustResponse> {
+    if let Some(revocation) = engine.workspace.keys.revocation(&found.fingerprint) {
+        return Err(Error::new(
+            Code::Revoked,
+            format!("the key {} is revoked: {}", found.fingerprint, revocation.reason),
+        )
+        .hint("ask its owner for a new key; a revocation cannot be undone"));
+    }
     // Two at once for one key: the second adds its project to what the first has written.
     let folder = engine.workspace.roots.user_ai().join(TRUSTED_FOLDER);
     file::create_dirs(&folder, false)?;
@@ -287,7 +323,7 @@ pub fn trust(engine: &Engine, path: &Path, options: &TrustOptions) -> Result<Key
         // Trusted everywhere already: asking for less takes nothing away.
         (true, Some(Identity { projects: None, .. })) => None,
         (true, present) => {
-            let project = project.ok_or_else(|| {
+            let project = engine.workspace.roots.project_key().ok_or_else(|| {
                 Error::new(Code::InvalidArgument, "not inside a project").hint("use --space user")
             })?;
             let mut projects = present.and_then(|known| known.projects.clone()).unwrap_or_default();
@@ -297,13 +333,7 @@ pub fn trust(engine: &Engine, path: &Path, options: &TrustOptions) -> Result<Key
             Some(projects)
         }
     };
-    let identity = Identity {
-        owner: options.owner.clone().unwrap_or(found.owner),
-        may_introduce: options.may_introduce,
-        projects,
-        signature: None,
-        ..Identity::new(found.key, "")
-    };
+    let identity = Identity { may_introduce, projects, ..Identity::new(found.key, &found.owner) };
     let key = engine.signing_key()?;
     let path =
         engine.workspace.roots.user_ai().join(TRUSTED_FOLDER).join(format!("{}.toml", identity.fingerprint));

@@ -1,11 +1,13 @@
 //! One file per verb.
 
 pub mod bundles;
+pub mod ci;
 pub mod config;
 pub mod doctor;
 pub mod execute;
 pub mod init;
 pub mod install;
+pub mod join;
 pub mod keys;
 pub mod load;
 pub mod lock;

@@ -309,7 +309,7 @@ pub fn sign_paths(engine: &Engine, paths: &[PathBuf], progress: SignProgress<'_>
     Ok(response)
 }
 
-fn sign_targets(
+pub(crate) fn sign_targets(
     engine: &Engine,
     targets: &[(ItemRef, CandidatePath)],
     progress: SignProgress<'_>,

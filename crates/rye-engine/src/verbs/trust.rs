@@ -17,6 +17,9 @@ pub const APPROVAL_EFFECTS: [&str; 4] = [
     "development mode, if your signed config lists it",
 ];
 
+/// How to approve a project.
+pub(crate) const APPROVAL_HINT: &str = "approve the project: rye join (shows who signed it), or rye trust";
+
 /// The answer of a trust.
 #[derive(Clone, Debug, Serialize)]
 pub struct TrustResponse {

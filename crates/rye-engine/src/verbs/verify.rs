@@ -164,6 +164,21 @@ impl VerifyReport {
         }
     }
 
+    /// The code of the worst verdict, if not every file is signed whole by a trusted key.
+    #[must_use]
+    pub fn most_severe_code(&self) -> Code {
+        let counts = [
+            (self.tampered, Code::Tampered),
+            (self.revoked, Code::Revoked),
+            (self.untrusted, Code::Untrusted),
+            (self.misplaced, Code::Misplaced),
+            (self.unsigned, Code::Unsigned),
+            (self.partial, Code::Partial),
+        ];
+        // An item that cannot be read is not verified.
+        counts.into_iter().find(|(count, _)| *count > 0).map_or(Code::Unsigned, |(_, code)| code)
+    }
+
     /// Whether every file is signed whole by a key that counts.
     #[must_use]
     pub fn is_fully_verified(&self) -> bool {
@@ -214,14 +229,34 @@ pub fn verify_item(engine: &Engine, item: &ItemRef, options: VerifyOptions) -> R
 /// Verifies every item of project and user space.
 #[must_use]
 pub fn verify_all(engine: &Engine, options: VerifyOptions, progress: VerifyProgress<'_>) -> VerifyReport {
+    verify_spaces(engine, &[Space::Project, Space::User], options, progress)
+}
+
+/// Verifies every item of one space, project or user.
+#[must_use]
+pub fn verify_space(
+    engine: &Engine,
+    space: &Space,
+    options: VerifyOptions,
+    progress: VerifyProgress<'_>,
+) -> VerifyReport {
+    verify_spaces(engine, std::slice::from_ref(space), options, progress)
+}
+
+fn verify_spaces(
+    engine: &Engine,
+    selected: &[Space],
+    options: VerifyOptions,
+    progress: VerifyProgress<'_>,
+) -> VerifyReport {
     let spaces = &engine.workspace.spaces;
     let (mut invalid_files, mut unreadable) = (Vec::new(), Vec::new());
     let mut targets = Vec::new();
-    for space in [Space::Project, Space::User] {
-        let Some(folder) = spaces.folder(&space) else {
+    for space in selected {
+        let Some(folder) = spaces.folder(space) else {
             continue;
         };
-        let walk = spaces.scan(&space, &ItemType::ALL);
+        let walk = spaces.scan(space, &ItemType::ALL);
         invalid_files.extend(walk.invalid_files);
         unreadable.extend(walk.unreadable);
         for entry in walk.entries {

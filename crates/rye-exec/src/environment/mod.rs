@@ -274,7 +274,7 @@ impl EnvironmentBuilder<'_> {
                 self.dotenv = dotenv.values;
                 self.environment.notices.extend(dotenv.notices);
             } else if dotenv::exists(project) {
-                let notice = "the project's `.env` is not read: the project is not approved";
+                let notice = "the project's `.env` is not read: the project is not approved (rye join)";
                 self.environment.notices.push(notice.to_owned());
             }
         }

@@ -302,7 +302,8 @@ fn unapproved_projects_dotenv_is_not_read() {
     };
     let environment = run.environment();
     assert_eq!(environment.variables, map(&[("SAW", "")]));
-    assert_eq!(environment.notices, ["the project's `.env` is not read: the project is not approved"]);
+    let notice = "the project's `.env` is not read: the project is not approved (rye join)";
+    assert_eq!(environment.notices, [notice]);
 }
 
 #[test]

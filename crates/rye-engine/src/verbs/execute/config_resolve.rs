@@ -99,7 +99,9 @@ fn first_match(engine: &Engine, id: &ItemId, notices: &mut Vec<String>) -> Resul
                 return Ok(Value::Object(layer.located.parsed().fields.clone()));
             }
             (LayerTrust::NotApproved, _) => {
-                notices.push(format!("the project's {item} is left out: the project is not approved"));
+                notices.push(format!(
+                    "the project's {item} is left out: the project is not approved (rye join)"
+                ));
             }
             (LayerTrust::OutOfScope(reason), _) => {
                 notices.push(format!("{space} {item} is left out: {reason}"));

@@ -1,0 +1,154 @@
+//! Members of a team: each with a home of their own, at clones of one repository.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+use assert_cmd::Command;
+use serde_json::Value;
+
+use crate::support::{Run, User, run};
+
+/// A user with a name, at a repository.
+pub struct Member {
+    pub user: User,
+    pub name: &'static str,
+}
+
+impl Member {
+    /// A member who has nothing yet.
+    pub fn new(name: &'static str) -> Self {
+        Self { user: User::new(), name }
+    }
+
+    /// A member who set up a project with a tool `team/hi`, and committed it.
+    pub fn founder(name: &'static str) -> Self {
+        let member = Self::new(name);
+        member.ok(["init"]);
+        member.write_tool("hi", "{\"said\": \"hi\"}");
+        member.ok(["sign", "tool", "team/hi"]);
+        member.git(["init", "--quiet", "--initial-branch", "main"]);
+        member.commit();
+        member
+    }
+
+    /// A member with a clone of the founder's repository.
+    pub fn clone_of(founder: &Self, name: &'static str) -> Self {
+        let member = Self::new(name);
+        let source = founder.user.project();
+        member.git(["clone".as_ref(), "--quiet".as_ref(), source.as_os_str(), ".".as_ref()]);
+        member
+    }
+
+    /// Writes the tool `team/<name>`, which answers `result`.
+    pub fn write_tool(&self, name: &str, result: &str) -> PathBuf {
+        let source = rye_test::tool("team", "A tool").replace("return {}", &format!("return {result}"));
+        self.user.write(&format!("tools/team/{name}.py"), source)
+    }
+
+    /// Commits everything in the project.
+    pub fn commit(&self) {
+        self.git(["add", "--all"]);
+        self.git(["commit", "--quiet", "--allow-empty", "--message", "work"]);
+    }
+
+    /// Brings the founder's commits here.
+    pub fn pull(&self, founder: &Self) {
+        let source = founder.user.project();
+        self.git([
+            "pull".as_ref(),
+            "--quiet".as_ref(),
+            "--no-rebase".as_ref(),
+            source.as_os_str(),
+            "main".as_ref(),
+        ]);
+    }
+
+    /// Runs git in the project.
+    pub fn git<W: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = W>) -> String {
+        let mut command = self.user.program("git");
+        let name = format!("user.name={}", self.name);
+        command.env("GIT_CONFIG_NOSYSTEM", "1").args(["-c", &name, "-c", "user.email=a@example.org"]);
+        let output = command.args(words).output().expect("git runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).expect("UTF-8")
+    }
+
+    /// The command with this member's name.
+    pub fn command(&self) -> Command {
+        let mut command = self.user.command();
+        command.env("USER", self.name);
+        command
+    }
+
+    /// Runs the command.
+    pub fn run<W: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = W>) -> Run {
+        run(self.command().args(words))
+    }
+
+    /// Runs the command, which must work.
+    pub fn ok<W: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = W>) -> Run {
+        let run = self.run(words);
+        assert_eq!(run.exit, 0, "{run}");
+        run
+    }
+
+    /// Runs the command with `--json`, which must work, and gives its `data`.
+    pub fn data<W: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = W>) -> Value {
+        let run = run(self.command().arg("--json").args(words));
+        assert_eq!(run.exit, 0, "{run}");
+        run.json()["data"].clone()
+    }
+
+    /// As [`User::assert_refused`].
+    pub fn assert_refused<W: AsRef<OsStr>>(
+        &self,
+        words: impl IntoIterator<Item = W>,
+        exit: i32,
+        code: &str,
+    ) -> Value {
+        self.user.assert_command_refused(self.command().arg("--json").args(words), exit, code)
+    }
+
+    /// What the tool `team/<name>` answers.
+    pub fn execute(&self, name: &str) -> Run {
+        self.run(["execute", &format!("team/{name}"), "--json"])
+    }
+
+    /// Asserts that the tool `team/hi` runs.
+    pub fn assert_runs(&self) {
+        let run = self.execute("hi");
+        assert_eq!(run.exit, 0, "{run}");
+        assert_eq!(run.json()["data"]["said"], "hi", "{run}");
+    }
+
+    /// The own key's fingerprint.
+    pub fn fingerprint(&self) -> String {
+        self.user.fingerprint()
+    }
+
+    /// The own private key in PEM.
+    pub fn private_key(&self) -> String {
+        self.user.context.text("home/.ai/config/keys/signing/private_key.pem")
+    }
+
+    /// The path of a key's identity in the project.
+    pub fn published(&self, fingerprint: &str) -> PathBuf {
+        self.user.project().join(format!(".ai/config/keys/trusted/{fingerprint}.toml"))
+    }
+}
+
+/// The identity document in `path` with another owner, signed by the key in `private_pem`.
+pub fn document_with_owner(path: &Path, owner: &str, private_pem: &str) -> String {
+    let document = std::fs::read_to_string(path).expect("a document");
+    let body = document.split_once('\n').expect("a signature line").1;
+    let lines: Vec<String> = body
+        .lines()
+        .map(
+            |line| {
+                if line.starts_with("owner = ") { format!("owner = \"{owner}\"") } else { line.to_owned() }
+            },
+        )
+        .collect();
+    let body = format!("{}\n", lines.join("\n"));
+    format!("# {}\n{body}", rye_test::signature(private_pem, body.as_bytes()))
+}

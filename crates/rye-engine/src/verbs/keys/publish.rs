@@ -1,0 +1,62 @@
+//! `keys publish`: the own identity document in the project, so that others can decide whether to trust what one signs.
+
+use std::path::{Path, PathBuf};
+
+use lillux::Fingerprint;
+use lillux::file;
+use rye_space::keys::{self, TRUSTED_FOLDER};
+use rye_trust::{Identity, check_owner_name};
+use serde::Serialize;
+
+use crate::engine::Engine;
+use crate::error::{Code, Error, Result};
+
+/// The own identity as it lies in the project.
+#[derive(Clone, Debug, Serialize)]
+pub struct PublishedIdentity {
+    /// The own key.
+    pub fingerprint: Fingerprint,
+    /// The owner's name in it.
+    pub owner: String,
+    /// The document.
+    #[serde(serialize_with = "rye_space::serde_path::path")]
+    pub path: PathBuf,
+    /// Whether it was written just now.
+    pub changed: bool,
+}
+
+/// Writes the own identity, self-signed, into the project, unless it is there. Without `owner` it has the name of the
+/// own document.
+///
+/// # Errors
+/// When there is no project or no key, or the name is not valid.
+pub fn publish(engine: &Engine, owner: Option<&str>) -> Result<PublishedIdentity> {
+    let workspace = &engine.workspace;
+    let ai = workspace.roots.project_ai().filter(|ai| ai.is_dir());
+    let ai = ai.ok_or_else(|| {
+        Error::new(Code::PathNotFound, "not inside a project").hint("set one up here: rye init")
+    })?;
+    let key = engine.signing_key()?;
+    let public = key.public_key();
+    let fingerprint = public.fingerprint();
+    let path = ai.join(TRUSTED_FOLDER).join(format!("{fingerprint}.toml"));
+    let is_own = |identity: &&Identity| identity.key == public;
+    let documents = workspace.project_documents();
+    let present = documents.iter().filter_map(|found| found.identity.as_ref().ok()).find(is_own);
+    if let Some(present) = present.filter(|present| present.is_self_signed())
+        && owner.is_none_or(|owner| owner == present.owner)
+    {
+        return Ok(PublishedIdentity { fingerprint, owner: present.owner.clone(), path, changed: false });
+    }
+    let own = workspace.user_documents.iter().filter_map(|found| found.identity.as_ref().ok()).find(is_own);
+    let owner = owner.map(str::to_owned).or_else(|| own.map(|own| own.owner.clone()));
+    let owner = owner.unwrap_or_else(|| "local".to_owned());
+    check_owner_name(&owner).map_err(|error| {
+        Error::new(Code::InvalidArgument, error.to_string())
+            .hint("choose another name: rye keys publish --owner NAME")
+    })?;
+    file::create_folders_beneath(&ai, Path::new(TRUSTED_FOLDER), false)?;
+    let identity = Identity::new(public, &owner);
+    keys::write_signed_document(&path, &identity.to_document(), &key, &engine.now()?)?;
+    Ok(PublishedIdentity { fingerprint, owner, path, changed: true })
+}
