@@ -335,7 +335,9 @@ pub enum KeysCommand {
 
 // `rye search`
 #[derive(Debug, Args)]
-#[command(after_help = "All words must match. Supports \"phrases\", prefix*, AND, OR, NOT and parentheses.")]
+#[command(
+    after_help = "Ask in plain words: items with all of them come first. Or use \"phrases\", prefix*, AND, OR, NOT and parentheses."
+)]
 pub struct SearchArguments {
     /// Words to search for; `*` matches everything
     #[arg(required_unless_present = "all", num_args = 0..)]

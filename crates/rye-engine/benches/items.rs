@@ -1,4 +1,4 @@
-//! Parse and verify 1,000 items, judge a bundle of 1,000 files, and search 10,000 in a warm engine. `cargo bench -p rye-engine`.
+//! Parse and verify 1,000 items, judge a bundle of 1,000 files, and search 10,000 and 100,000 in a warm engine. `cargo bench -p rye-engine`.
 #![allow(clippy::expect_used, missing_docs, reason = "a benchmark that cannot set up its world has failed")]
 
 use std::hint::black_box;
@@ -24,6 +24,16 @@ fn clock() -> Box<dyn WallClock> {
 
 /// A project with `count` signed items of the three types.
 fn project_with_items(count: usize) -> (TestContext, Engine) {
+    let (world, engine) = project_with_unsigned_items(count);
+    for item_type in ItemType::SEARCHABLE {
+        let response = sign::sign_glob(&engine, item_type, "**", None, &mut |_, _| {}).expect("signed");
+        assert!(response.failed.is_empty(), "{:?}", response.failed.first());
+    }
+    (world, engine)
+}
+
+/// The same, without signatures: a search needs none.
+fn project_with_unsigned_items(count: usize) -> (TestContext, Engine) {
     let world = TestContext::new();
     let roots = Roots {
         project: Some(world.project()),
@@ -59,11 +69,43 @@ fn project_with_items(count: usize) -> (TestContext, Engine) {
     }
     let engine = Engine::open(roots, EngineOptions { is_warm: true, ..EngineOptions::default() }, clock())
         .expect("engine");
-    for item_type in ItemType::SEARCHABLE {
-        let response = sign::sign_glob(&engine, item_type, "**", None, &mut |_, _| {}).expect("signed");
-        assert!(response.failed.is_empty(), "{:?}", response.failed.first());
-    }
     (world, engine)
+}
+
+/// Searches in a warm engine: rankings that are remembered, and those that are worked out each time.
+fn search_benchmarks(criterion: &mut Criterion, count: &str, engine: &Engine) {
+    let mut number = 0;
+    for (name, query) in [
+        ("every item", "signal OR zz"),
+        ("a question of common words", "how do I budget the signal zz"),
+        ("a question with one rare word", "needle signal zz"),
+        ("a typing error", "cascadezz"),
+    ] {
+        criterion.bench_function(
+            &format!("search {count} items, warm: {name}, for the first time"),
+            |bencher| {
+                bencher.iter(|| {
+                    // Another word each time, which no item has: the ranking is never remembered.
+                    number += 1;
+                    let query = format!("{query}{number}");
+                    let options = search::SearchOptions { query, ..search::SearchOptions::default() };
+                    black_box(search::search(engine, &options, &mut |_, _| {}).expect("found").total)
+                });
+            },
+        );
+    }
+    for (name, query) in [
+        ("one match", "needle"),
+        ("every item", "signal"),
+        ("two words", "signal budget"),
+        ("a prefix", "need*"),
+    ] {
+        let options = search::SearchOptions { query: query.to_owned(), ..search::SearchOptions::default() };
+        criterion.bench_function(&format!("search {count} items, warm: {name}"), |bencher| {
+            bencher
+                .iter(|| black_box(search::search(engine, &options, &mut |_, _| {}).expect("found").total));
+        });
+    }
 }
 
 fn benchmarks(criterion: &mut Criterion) {
@@ -98,30 +140,9 @@ fn benchmarks(criterion: &mut Criterion) {
     });
 
     let (_world, engine) = project_with_items(10_000);
-    let mut number = 0;
-    criterion.bench_function("search 10,000 items, warm: every item, for the first time", |bencher| {
-        bencher.iter(|| {
-            // Another word each time, which no item has: the ranking is never remembered.
-            number += 1;
-            let options = search::SearchOptions {
-                query: format!("signal OR zz{number}"),
-                ..search::SearchOptions::default()
-            };
-            black_box(search::search(&engine, &options, &mut |_, _| {}).expect("found").total)
-        });
-    });
-    for (name, query) in [
-        ("one match", "needle"),
-        ("every item", "signal"),
-        ("two words", "signal budget"),
-        ("a prefix", "need*"),
-    ] {
-        let options = search::SearchOptions { query: query.to_owned(), ..search::SearchOptions::default() };
-        criterion.bench_function(&format!("search 10,000 items, warm: {name}"), |bencher| {
-            bencher
-                .iter(|| black_box(search::search(&engine, &options, &mut |_, _| {}).expect("found").total));
-        });
-    }
+    search_benchmarks(criterion, "10,000", &engine);
+    let (_world, engine) = project_with_unsigned_items(100_000);
+    search_benchmarks(criterion, "100,000", &engine);
 }
 
 criterion_group! {

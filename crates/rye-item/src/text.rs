@@ -58,7 +58,7 @@ pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
 }
 
 /// How many letters must be added, removed, replaced, or swapped with the next, to make one word the other.
-fn edit_distance(left: &str, right: &str) -> usize {
+pub fn edit_distance(left: &str, right: &str) -> usize {
     let (left, right): (Vec<char>, Vec<char>) = (left.chars().collect(), right.chars().collect());
     let mut before: Vec<usize> = Vec::new();
     let mut previous: Vec<usize> = (0..=right.len()).collect();

@@ -79,6 +79,13 @@ fn print_search(context: &CommandContext, response: &SearchResponse) -> CommandR
         }
         return Ok(());
     }
+    for correction in &response.corrections {
+        output.note(format_args!(
+            "no item has `{}`; searched for {}",
+            rye_item::text::one_line(&correction.word),
+            correction.searched.join(", ")
+        ));
+    }
     let mut table = output.table(&["", "type", "id", "space", "description"]);
     for row in &response.results {
         let text = if row.description.is_empty() { &row.title } else { &row.description };

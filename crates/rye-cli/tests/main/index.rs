@@ -152,17 +152,17 @@ fn concurrent_cold_searches_find_everything() {
 #[test]
 fn file_changes_are_noticed() {
     let (user, _) = user_with_index();
-    user.signed_tool("late", "Arrives late");
-    assert_eq!(user.search_ids("arrives"), ["team/late"]);
+    user.signed_tool("late", "Wanders late");
+    assert_eq!(user.search_ids("wanders"), ["team/late"]);
     let path = user.project().join(".ai/tools/team/late.py");
     // As long as before, and signed again.
-    let edited = fs::read_to_string(&path).expect("read").replace("Arrives", "Departs");
+    let edited = fs::read_to_string(&path).expect("read").replace("Wanders", "Strolls");
     fs::write(&path, edited).expect("written");
-    assert_eq!(user.search_ids("arrives"), Vec::<String>::new());
-    let found = user.data(["search", "departs"]);
+    assert_eq!(user.search_ids("wanders"), Vec::<String>::new());
+    let found = user.data(["search", "strolls"]);
     assert_eq!(found["results"][0]["verdict"], "tampered", "{found}");
     fs::remove_file(&path).expect("removed");
-    assert_eq!(user.search_ids("departs"), Vec::<String>::new());
+    assert_eq!(user.search_ids("strolls"), Vec::<String>::new());
     fs::remove_dir_all(user.project().join(".ai/tools")).expect("removed");
     assert_eq!(user.search_ids("hello"), ["examples/greet"]);
 }
@@ -170,15 +170,15 @@ fn file_changes_are_noticed() {
 #[test]
 fn edit_with_restored_mtime_is_noticed() {
     let (user, _) = user_with_index();
-    let path = user.signed_tool("sly", "Arrives late");
-    assert_eq!(user.search_ids("arrives"), ["team/sly"]);
+    let path = user.signed_tool("sly", "Wanders late");
+    assert_eq!(user.search_ids("wanders"), ["team/sly"]);
     let metadata = fs::metadata(&path).expect("there");
-    let edited = fs::read_to_string(&path).expect("read").replace("Arrives", "Departs");
+    let edited = fs::read_to_string(&path).expect("read").replace("Wanders", "Strolls");
     fs::write(&path, edited).expect("written");
     let file = fs::File::options().write(true).open(&path).expect("opened");
     file.set_modified(metadata.modified().expect("a time")).expect("set");
     drop(file);
-    assert_eq!(user.search_ids("departs"), ["team/sly"]);
+    assert_eq!(user.search_ids("strolls"), ["team/sly"]);
 }
 
 #[test]

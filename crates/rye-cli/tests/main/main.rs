@@ -70,6 +70,7 @@ mod results;
 mod rotate;
 mod roundtrip;
 mod run_environment;
+mod search_questions;
 mod sign_checks;
 mod spaces;
 mod store_recovery;

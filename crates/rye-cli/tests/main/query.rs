@@ -31,9 +31,10 @@ fn query_syntax_is_supported() {
     let user = user_with_library();
     for (query, expected) in [
         ("sweet", &["apples", "pears"][..]),
-        ("sweet north", &["apples"]),
+        ("sweet north", &["apples", "onions", "pears"]),
         ("sweet AND north", &["apples"]),
-        ("sweet and north", &["apples"]),
+        ("sweet and north", &["apples", "onions", "pears"]),
+        ("sweet NOT red and north", &[]),
         ("bulbs OR south", &["onions", "pears"]),
         ("red NOT sweet", &["onions"]),
         ("NOT red", &["pears", "northern"]),
@@ -52,7 +53,7 @@ fn query_syntax_is_supported() {
         assert_eq!(names(&user, &[query]), set(expected), "{query}");
     }
     // Several words of the shell are one query; a quoted one is a phrase.
-    assert_eq!(names(&user, &["sweet", "north"]), set(&["apples"]));
+    assert_eq!(names(&user, &["sweet", "AND", "north"]), set(&["apples"]));
     assert_eq!(names(&user, &["sweet", "from the south"]), set(&["pears"]));
     assert_eq!(names(&user, &["bulbs", "OR", "south"]), set(&["onions", "pears"]));
 }
@@ -108,14 +109,41 @@ fn odd_queries_return_results() {
 fn a_near_miss_is_suggested() {
     let user = User::initialized();
     user.write("directives/team/zeppelin.md", rye_test::directive("team", "zeppelin", "x"));
-    let data = user.data(["search", "zepelin"]);
+    let data = user.data(["search", "zeppelinride"]);
     assert_eq!(data["total"], 0);
     let suggestions = data["suggestions"].as_array().expect("suggestions");
     assert!(suggestions.contains(&"team/zeppelin".into()), "{data}");
-    let human = user.ok(["search", "zepelin"]);
+    let human = user.ok(["search", "zeppelinride"]);
     assert_eq!(human.stdout, "");
     assert!(human.stderr.contains("did you mean: ") && human.stderr.contains("team/zeppelin"), "{human}");
     assert_eq!(user.data(["search", "zzzzzzzz"])["suggestions"], serde_json::json!([]));
+}
+
+#[test]
+fn typing_errors_find_what_was_meant() {
+    let user = User::initialized();
+    let path = user.write("directives/team/zeppelin.md", rye_test::directive("team", "zeppelin", "x"));
+    let data = user.data(["search", "zepelin"]);
+    assert_eq!(user.search_ids("zepelin"), ["team/zeppelin"]);
+    assert_eq!(data["corrections"], serde_json::json!([{"word": "zepelin", "searched": ["zeppelin"]}]));
+    let human = user.ok(["search", "zepelin"]);
+    assert!(human.stderr.contains("no item has `zepelin`; searched for zeppelin"), "{human}");
+    // A word that something has is taken as it is.
+    user.write("directives/team/zepelin.md", rye_test::directive("team", "zepelin", "x"));
+    assert_eq!(user.search_ids("zepelin"), ["team/zepelin"]);
+    std::fs::remove_file(path).expect("removed");
+    assert_eq!(user.search_ids("zeppelin"), ["team/zepelin"]);
+}
+
+#[test]
+fn all_words_come_before_any_word() {
+    let user = user_with_library();
+    let ids = user.search_ids("sharp bulbs from the north in gardens nobody knows");
+    assert_eq!(ids[0], "garden/onions", "{ids:?}");
+    let data = user.data(["search", "sweet bulbs", "--scope", "knowledge.garden.*"]);
+    let scores: Vec<f64> = rows(&data).iter().map(|row| row["score"].as_f64().expect("a score")).collect();
+    assert!(scores.len() == 3 && scores.is_sorted_by(|left, right| left >= right), "{data}");
+    assert_eq!(user.search_ids("not a red onion")[0], "garden/onions");
 }
 
 #[test]

@@ -224,6 +224,6 @@ fn missing_arguments_are_named() {
     let refusal = user.run(["sign", "tool", "a", "b", "--json"]).error(2, "RYE0104");
     assert!(text(&refusal["hints"][0]).contains("quote"), "{refusal}");
     let missed = user.data(["search", "helo"]);
-    assert_eq!(missed["suggestions"][0], "examples/hello", "{missed}");
+    assert_eq!(missed["results"][0]["item_id"], "examples/hello", "{missed}");
     assert!(text(&user.run(["completions", "bash", "--json"]).json()["data"]["script"]).contains("rye"));
 }

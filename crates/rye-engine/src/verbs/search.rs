@@ -3,7 +3,9 @@
 use rye_item::space::SpaceTier;
 use rye_item::{ItemRef, ItemType};
 use rye_space::CandidatePath;
-use rye_space::search::{self, IndexProgress, Query, SearchHit, SearchIndex, SearchRequest, SpaceWatcher};
+use rye_space::search::{
+    self, Correction, IndexProgress, Query, SearchHit, SearchIndex, SearchRequest, SpaceWatcher,
+};
 use rye_trust::{TrustVerdict, verify::evaluate};
 use serde::Serialize;
 
@@ -71,6 +73,9 @@ pub struct SearchResponse {
     pub took_ms: f64,
     /// Ids that look like what was asked for, when nothing was found.
     pub suggestions: Vec<String>,
+    /// Words that no item has, and the words of ids and titles that were searched for instead.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub corrections: Vec<Correction>,
 }
 
 /// Searches.
@@ -127,6 +132,7 @@ pub fn search(
         query: options.query.clone(),
         took_ms: (start.elapsed().as_secs_f64() * 1e6).round() / 1e3,
         suggestions: found.suggestions,
+        corrections: found.corrections,
     })
 }
 

@@ -9,20 +9,25 @@ use rusqlite::{Connection, OpenFlags, params};
 use rye_item::{ItemType, Space, metadata};
 use rye_trust::Subject;
 
+use super::correct::{NameWords, is_name_word};
 use super::query::FACET_PREFIX;
-use super::{Rankings, shadow};
+use super::rank::Rankings;
+use super::shadow;
+use super::words::{self, StemCache};
 use crate::file_stamp::FileStamp;
 use crate::scan::{InvalidItemFile, ItemEntry};
 use crate::spaces::{CandidatePath, Spaces};
 
 /// Another number means another layout: an index with another number is made anew.
-const SCHEMA_VERSION: i64 = 5;
+const SCHEMA_VERSION: i64 = 6;
 
 /// An open index.
 #[derive(Debug)]
 pub struct SearchIndex {
     connection: Connection,
     rankings: Rankings,
+    names: NameWords,
+    stems: StemCache,
     /// Counts what other processes wrote, as far as the rankings know.
     data_version: i64,
     /// Folders that could not be read when the files were last looked at.
@@ -120,12 +125,19 @@ impl SearchIndex {
     }
 
     fn from_connection(connection: Connection) -> Self {
-        Self { connection, rankings: Rankings::new(), data_version: 0, unreadable: Vec::new() }
+        Self {
+            connection,
+            rankings: Rankings::default(),
+            names: NameWords::default(),
+            stems: StemCache::new(),
+            data_version: 0,
+            unreadable: Vec::new(),
+        }
     }
 
-    /// The connection, for queries, and the rankings that are remembered.
-    pub(super) fn connection_and_rankings(&mut self) -> (&Connection, &mut Rankings) {
-        (&self.connection, &mut self.rankings)
+    /// The connection, for queries, and what is remembered of earlier ones.
+    pub(super) fn parts(&mut self) -> (&Connection, &mut Rankings, &mut NameWords, &mut StemCache) {
+        (&self.connection, &mut self.rankings, &mut self.names, &mut self.stems)
     }
 
     /// Forgets what was ranked before another process changed the index.
@@ -134,6 +146,7 @@ impl SearchIndex {
         if version != self.data_version {
             self.data_version = version;
             self.rankings.clear();
+            self.names.clear();
         }
         Ok(())
     }
@@ -245,6 +258,8 @@ impl SearchIndex {
         progress: IndexProgress<'_>,
     ) -> rusqlite::Result<()> {
         self.rankings.clear();
+        self.names.clear();
+        let stems = &mut self.stems;
         let transaction =
             self.connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
         {
@@ -269,6 +284,7 @@ impl SearchIndex {
                 "INSERT INTO words (rowid, title, name, description, category, content, facets)
                  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
             )?;
+            let mut add_name = transaction.prepare("INSERT OR IGNORE INTO names (word) VALUES (?1)")?;
             let mut add_near = transaction.prepare("INSERT INTO near (rowid, text) VALUES (?1, ?2)")?;
             for (done, (space, entry)) in changed.iter().enumerate() {
                 if done % 64 == 0 {
@@ -299,13 +315,18 @@ impl SearchIndex {
                 let row = transaction.last_insert_rowid();
                 add_words.execute(params![
                     row,
-                    text.title,
-                    text.name,
-                    text.description,
-                    text.category,
-                    text.content,
+                    stems.with_stems(&text.title),
+                    stems.with_stems(&text.name),
+                    stems.with_stems(&text.description),
+                    // The whole id, so that its parts are next to each other.
+                    stems.with_stems(&format!("{} {}", text.category, text.name)),
+                    stems.with_stems(&text.content),
                     facets(space, entry.item.item_type)
                 ])?;
+                let names = format!("{} {}", entry.item.id, text.title);
+                for word in words::parts(&names).iter().filter(|word| is_name_word(word)) {
+                    add_name.execute([word])?;
+                }
                 add_near.execute(params![row, format!("{} {}", entry.item.id, text.title)])?;
             }
             progress(changed.len(), changed.len());
@@ -409,11 +430,12 @@ CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE UNIQUE INDEX items_by_path ON items (space, path);
 CREATE INDEX items_by_id ON items (type, item_id);
 CREATE INDEX items_hidden ON items (hidden_by) WHERE hidden_by IS NOT NULL;
+CREATE TABLE names (word TEXT PRIMARY KEY) WITHOUT ROWID;
 CREATE VIRTUAL TABLE words USING fts5 (
     title, name, description, category, content, facets,
     content = '', contentless_delete = 1, tokenize = 'unicode61 remove_diacritics 2'
 );
 CREATE VIRTUAL TABLE near USING fts5 (text, content = '', contentless_delete = 1, detail = none, tokenize = 'trigram');
-PRAGMA user_version = 5;
+PRAGMA user_version = 6;
 COMMIT;
 ";

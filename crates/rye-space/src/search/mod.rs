@@ -1,14 +1,17 @@
 //! Finding items by words: ranked by BM25 with the extractors' field weights, one row per id.
 
+mod correct;
 mod index;
+mod plan;
 mod query;
+mod rank;
 mod shadow;
 mod suggest;
 mod watch;
+mod words;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use lillux::Digest;
 use rusqlite::Connection;
@@ -19,8 +22,11 @@ use rye_item::{ItemId, ItemRef, ItemType};
 pub use rusqlite::Error as IndexError;
 
 pub use index::{IndexProgress, RefreshStats, SearchIndex};
+pub use plan::Correction;
+use plan::QueryPlan;
 use query::FACET_PREFIX;
 pub use query::{Query, QueryError};
+use rank::{RankRequest, Ranking};
 pub use watch::SpaceWatcher;
 
 use crate::roots::{Roots, canonicalize_existing};
@@ -75,6 +81,8 @@ pub struct SearchResults {
     pub total: usize,
     /// Ids that look like what was asked for, when nothing was found.
     pub suggestions: Vec<String>,
+    /// Words that were taken for typing errors.
+    pub corrections: Vec<Correction>,
 }
 
 /// The path of the index for these roots.
@@ -128,45 +136,49 @@ fn space_ranks(spaces: &Spaces) -> HashMap<String, usize> {
     spaces.order().enumerate().map(|(rank, space)| (space.to_string(), rank)).collect()
 }
 
+/// If fewer items match every word of a question, those that match any follow.
+const MIN_FULL_MATCHES: usize = 3;
+
 fn run_query(
     index: &mut SearchIndex,
     spaces: &Spaces,
     request: &SearchRequest,
 ) -> rusqlite::Result<SearchResults> {
     index.drop_stale_rankings()?;
-    let (connection, rankings) = index.connection_and_rankings();
+    let (connection, rankings, names, stems) = index.parts();
     // One view of the index, whatever another process writes meanwhile.
     let connection = &*connection.unchecked_transaction()?;
-    let types: Vec<ItemType> = ItemType::SEARCHABLE
-        .into_iter()
-        .filter(|item_type| request.types.is_empty() || request.types.contains(item_type))
-        .collect();
-    let mut hits = Vec::new();
-    // Types whose fields weigh the same are searched together.
-    let mut groups: Vec<([f64; 5], Vec<ItemType>)> = Vec::new();
-    for item_type in types {
-        let weights = weights(spaces, item_type);
-        match groups.iter_mut().find(|(known, _)| *known == weights) {
-            Some((_, group)) => group.push(item_type),
-            None => groups.push((weights, vec![item_type])),
+    let plan = QueryPlan::new(connection, &request.query, stems, names)?;
+    let searcher = Searcher {
+        connection,
+        spaces,
+        request,
+        ranks: space_ranks(spaces),
+        hidden: shadow::hidden_rows(connection)?,
+    };
+    let mut found = searcher.find(rankings, &plan.all, &HashSet::new())?;
+    if found.total < MIN_FULL_MATCHES
+        && let Some(any) = plan.any(connection)?
+    {
+        let present: HashSet<i64> = found.hits.iter().map(|(row, _)| *row).collect();
+        let mut more = searcher.find(rankings, &any, &present)?;
+        // A score never says that an item with some of the words is better than one with all of them.
+        let lowest = found.hits.last().map(|(_, hit)| hit.score);
+        let highest = more.hits.first().map(|(_, hit)| hit.score);
+        if let (Some(lowest), Some(highest)) = (lowest, highest)
+            && highest >= lowest
+        {
+            more.hits.iter_mut().for_each(|(_, hit)| hit.score *= 0.99 * lowest / highest);
         }
+        found.total += more.total;
+        found.hits.append(&mut more.hits);
     }
-    let mut total = 0;
-    for (weights, group) in &groups {
-        let (mut found, count) = query_group(connection, rankings, spaces, request, group, weights)?;
-        hits.append(&mut found);
-        total += count;
+    let mut hits: Vec<SearchHit> = found.hits.into_iter().map(|(_, hit)| hit).take(request.limit).collect();
+    for hit in &mut hits {
+        hit.shadows = shadows_of(connection, hit, &searcher.ranks)?;
     }
-    hits.sort_by(|left: &SearchHit, right: &SearchHit| {
-        right
-            .score
-            .total_cmp(&left.score)
-            .then_with(|| left.item.cmp(&right.item))
-            .then_with(|| left.space.cmp(&right.space))
-    });
-    hits.truncate(request.limit);
-    let suggestions = if total == 0 { suggest::suggest(connection, request)? } else { Vec::new() };
-    Ok(SearchResults { hits, total, suggestions })
+    let suggestions = if found.total == 0 { suggest::suggest(connection, request)? } else { Vec::new() };
+    Ok(SearchResults { hits, total: found.total, suggestions, corrections: plan.corrections })
 }
 
 fn weights(spaces: &Spaces, item_type: ItemType) -> [f64; 5] {
@@ -175,119 +187,153 @@ fn weights(spaces: &Spaces, item_type: ItemType) -> [f64; 5] {
         .map(|field| declared.iter().find(|(known, _)| known == field).map_or(0.0, |(_, weight)| *weight))
 }
 
-/// One row of the ranking: the item's row number and its score.
-type RankedRow = (i64, f64);
-
-/// Rankings that were worked out since the index last changed, by query.
-type Rankings = HashMap<String, Arc<[RankedRow]>>;
-
-/// How many rankings are remembered.
-const MAX_RANKINGS: usize = 64;
-
-fn query_group(
-    connection: &Connection,
-    rankings: &mut Rankings,
-    spaces: &Spaces,
-    request: &SearchRequest,
-    types: &[ItemType],
-    weights: &[f64; 5],
-) -> rusqlite::Result<(Vec<SearchHit>, usize)> {
-    let expression = with_facets(&request.query, types, request.tier);
-    let key = format!("{weights:?} {expression}");
-    let ranked = match rankings.get(&key) {
-        Some(ranked) => Arc::clone(ranked),
-        None => {
-            let ranked = rank(connection, &expression, request.query == Query::All, weights)?;
-            if rankings.len() >= MAX_RANKINGS {
-                rankings.clear();
-            }
-            Arc::clone(rankings.entry(key).or_insert(ranked))
-        }
-    };
-    let ranks = space_ranks(spaces);
-    let hidden = shadow::hidden_rows(connection)?;
-    let mut select = connection.prepare_cached(
-        "SELECT type, item_id, space, extension, title, description, version FROM items WHERE id = ?1",
-    )?;
-    let mut hits = Vec::new();
-    let mut total = 0;
-    for (row, score) in ranked.iter().copied() {
-        let shadow = hidden.get(&row);
-        // Within one space asked for, only a file of that space hides another.
-        let is_hidden = shadow.is_some_and(|shadow| request.tier.is_none() || shadow.by == shadow.space);
-        if is_hidden && !request.include_shadowed {
-            continue;
-        }
-        if hits.len() >= request.limit && request.prefix.is_empty() {
-            total += 1;
-            continue;
-        }
-        let hit = select.query_row([row], |row| {
-            let texts: [String; 7] = [0, 1, 2, 3, 4, 5, 6].map(|column| row.get(column).unwrap_or_default());
-            Ok(texts)
-        })?;
-        let [item_type, item_id, space, extension, title, description, version] = hit;
-        let (Ok(item_type), Ok(id)) = (item_type.parse(), ItemId::new(item_id)) else {
-            continue;
-        };
-        if !id.is_within(&request.prefix) {
-            continue;
-        }
-        total += 1;
-        if hits.len() < request.limit {
-            hits.push(SearchHit {
-                item: ItemRef::new(item_type, id),
-                space,
-                extension,
-                score,
-                title,
-                description,
-                version,
-                shadows: Vec::new(),
-                shadowed_by: shadow.map(|shadow| shadow.by.clone()),
-            });
-        }
-    }
-    for hit in &mut hits {
-        hit.shadows = shadows_of(connection, hit, &ranks)?;
-    }
-    Ok((hits, total))
+/// Rows that match an expression, best first, and how many there are.
+#[derive(Default)]
+struct FoundRows {
+    hits: Vec<(i64, SearchHit)>,
+    total: usize,
 }
 
-/// The query, narrowed to types and tier. Every indexed item has a findable type, so all of them need no narrowing.
-fn with_facets(query: &Query, types: &[ItemType], tier: Option<SpaceTier>) -> String {
-    let mut expression = format!("({})", query.to_match());
+/// What finding rows needs.
+struct Searcher<'a> {
+    connection: &'a Connection,
+    spaces: &'a Spaces,
+    request: &'a SearchRequest,
+    ranks: HashMap<String, usize>,
+    hidden: HashMap<i64, shadow::HiddenRow>,
+}
+
+impl Searcher<'_> {
+    /// Finds the rows that match an expression and are not among `present`.
+    fn find(
+        &self,
+        rankings: &mut rank::Rankings,
+        expression: &str,
+        present: &HashSet<i64>,
+    ) -> rusqlite::Result<FoundRows> {
+        let types = ItemType::SEARCHABLE
+            .into_iter()
+            .filter(|item_type| self.request.types.is_empty() || self.request.types.contains(item_type));
+        // Types whose fields weigh the same are searched together.
+        let mut groups: Vec<([f64; 5], Vec<ItemType>)> = Vec::new();
+        for item_type in types {
+            let weights = weights(self.spaces, item_type);
+            match groups.iter_mut().find(|(known, _)| *known == weights) {
+                Some((_, group)) => group.push(item_type),
+                None => groups.push((weights, vec![item_type])),
+            }
+        }
+        let request = self.request;
+        let mut found = FoundRows::default();
+        for (weights, group) in &groups {
+            let ranking = rankings.get(
+                self.connection,
+                &RankRequest {
+                    expression,
+                    facets: &facets(group, request.tier),
+                    weights,
+                    is_everything: request.query == Query::All,
+                    needs_all: request.limit > MAX_LIMITED_ROWS || !request.prefix.is_empty(),
+                    limit: request.limit.saturating_add(self.hidden.len()).saturating_add(present.len()),
+                },
+            )?;
+            self.collect(&ranking, present, &mut found)?;
+        }
+        found.hits.sort_by(|(_, left), (_, right)| {
+            right
+                .score
+                .total_cmp(&left.score)
+                .then_with(|| left.item.cmp(&right.item))
+                .then_with(|| left.space.cmp(&right.space))
+        });
+        found.hits.truncate(request.limit);
+        Ok(found)
+    }
+
+    /// Whether a row is not shown because another file hides it. Within one space asked for, only a file of that space
+    /// hides another.
+    fn is_hidden(&self, row: i64) -> bool {
+        let shadow = self.hidden.get(&row);
+        let is_hidden = shadow.is_some_and(|shadow| self.request.tier.is_none() || shadow.by == shadow.space);
+        is_hidden && !self.request.include_shadowed
+    }
+
+    fn collect(
+        &self,
+        ranking: &Ranking,
+        present: &HashSet<i64>,
+        found: &mut FoundRows,
+    ) -> rusqlite::Result<()> {
+        let request = self.request;
+        let mut select = self.connection.prepare_cached(
+            "SELECT type, item_id, space, extension, title, description, version FROM items WHERE id = ?1",
+        )?;
+        let mut total = 0;
+        let mut hits = 0;
+        for (row, score) in ranking.rows.iter().copied() {
+            if self.is_hidden(row) || present.contains(&row) {
+                continue;
+            }
+            if hits >= request.limit && request.prefix.is_empty() {
+                total += 1;
+                continue;
+            }
+            let texts: [String; 7] = select.query_row([row], |row| {
+                Ok([0, 1, 2, 3, 4, 5, 6].map(|column| row.get(column).unwrap_or_default()))
+            })?;
+            let [item_type, item_id, space, extension, title, description, version] = texts;
+            let (Ok(item_type), Ok(id)) = (item_type.parse(), ItemId::new(item_id)) else {
+                continue;
+            };
+            if !id.is_within(&request.prefix) {
+                continue;
+            }
+            total += 1;
+            if hits < request.limit {
+                hits += 1;
+                let hit = SearchHit {
+                    item: ItemRef::new(item_type, id),
+                    space,
+                    extension,
+                    score,
+                    title,
+                    description,
+                    version,
+                    shadows: Vec::new(),
+                    shadowed_by: self.hidden.get(&row).map(|shadow| shadow.by.clone()),
+                };
+                found.hits.push((row, hit));
+            }
+        }
+        found.total += match ranking.counted {
+            None => total,
+            Some(counted) => {
+                let hidden = ranking.counted_hidden.iter().filter(|row| self.is_hidden(**row)).count();
+                counted.saturating_sub(hidden + present.len())
+            }
+        };
+        Ok(())
+    }
+}
+
+/// More rows than this are looked at one by one.
+const MAX_LIMITED_ROWS: usize = 1_000;
+
+/// What narrows an expression to types and tier. Every indexed item has a findable type, so all of them need no
+/// narrowing.
+fn facets(types: &[ItemType], tier: Option<SpaceTier>) -> String {
+    let mut facets = String::new();
     if types.len() < ItemType::SEARCHABLE.len() {
         let types = types
             .iter()
             .map(|item_type| format!("facets : \"{FACET_PREFIX}type{item_type}\""))
             .collect::<Vec<_>>();
-        expression.push_str(&format!(" AND ({})", types.join(" OR ")));
+        facets.push_str(&format!(" AND ({})", types.join(" OR ")));
     }
     if let Some(tier) = tier {
-        expression.push_str(&format!(" AND facets : \"{FACET_PREFIX}tier{tier}\""));
+        facets.push_str(&format!(" AND facets : \"{FACET_PREFIX}tier{tier}\""));
     }
-    expression
-}
-
-/// All matching rows, best first.
-fn rank(
-    connection: &Connection,
-    expression: &str,
-    is_everything: bool,
-    weights: &[f64; 5],
-) -> rusqlite::Result<Arc<[RankedRow]>> {
-    let score = if is_everything {
-        "0.0".to_owned()
-    } else {
-        format!("-bm25(words, {}, 0.0)", weights.map(|weight| format!("{weight:?}")).join(", "))
-    };
-    let mut statement =
-        connection.prepare_cached(&format!("SELECT rowid, {score} FROM words WHERE words MATCH ?1"))?;
-    let mut ranked: Vec<RankedRow> =
-        statement.query_map([expression], |row| Ok((row.get(0)?, row.get(1)?)))?.collect::<Result<_, _>>()?;
-    ranked.sort_by(|left, right| right.1.total_cmp(&left.1).then(left.0.cmp(&right.0)));
-    Ok(ranked.into())
+    facets
 }
 
 fn shadows_of(

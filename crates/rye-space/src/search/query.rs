@@ -1,7 +1,10 @@
 //! The query language: words, `"phrases"`, `prefix*`, `AND OR NOT`, parentheses. `OR` binds least, words side by
-//! side mean `AND`. Translated to the index's own language with every word quoted, so no input is an error there.
+//! side mean `AND`. A text without any of these is a question: plain words. Translated to the index's own language with
+//! every word quoted, so no input is an error there.
 
 use std::fmt::Write as _;
+
+use super::words::{self, StemCache};
 
 /// What begins every facet. No language has words like that, so a word need not be kept out of the facets' column,
 /// which would cost as much as finding it.
@@ -16,7 +19,11 @@ const MAX_TERMS: usize = 64;
 pub enum Query {
     /// Every item.
     All,
-    /// A word or a phrase.
+    /// The words of a question.
+    Plain(Vec<String>),
+    /// A word in any of its forms.
+    Word(String),
+    /// A phrase as it is written.
     Words(String),
     /// Words that begin so.
     Prefix(String),
@@ -92,6 +99,13 @@ impl Query {
     /// # Errors
     /// When parentheses do not match or it is too large.
     pub fn parse(text: &str) -> Result<Self, QueryError> {
+        if let Some(words) = plain_words(text) {
+            return match words.len() {
+                0 => Ok(Self::All),
+                count if count > MAX_TERMS * 4 => Err(QueryError::TooLarge),
+                _ => Ok(Self::Plain(words)),
+            };
+        }
         let tokens = tokenize(text);
         if tokens.len() > MAX_TERMS * 4 {
             return Err(QueryError::TooLarge);
@@ -109,30 +123,35 @@ impl Query {
     pub fn words(&self) -> Vec<&str> {
         match self {
             Self::All | Self::Not(_) => Vec::new(),
-            Self::Words(text) | Self::Prefix(text) => vec![text],
+            Self::Plain(words) => words.iter().map(String::as_str).collect(),
+            Self::Word(text) | Self::Words(text) | Self::Prefix(text) => vec![text],
             Self::And(parts) | Self::Or(parts) => parts.iter().flat_map(Self::words).collect(),
         }
     }
 
     /// The query in the language of the index.
-    #[must_use]
-    pub fn to_match(&self) -> String {
+    pub(super) fn to_match(&self, stems: &mut StemCache) -> String {
         let mut out = String::new();
-        self.write_match(&mut out);
+        self.write_match(stems, &mut out);
         out
     }
 
-    fn write_match(&self, out: &mut String) {
+    fn write_match(&self, stems: &mut StemCache, out: &mut String) {
         match self {
             Self::All => out.push_str(MATCH_ALL),
+            Self::Plain(words) => {
+                let words: Vec<String> = words.iter().map(|word| word_expression(word, stems)).collect();
+                let _ = write!(out, "({})", words.join(" AND "));
+            }
+            Self::Word(text) => out.push_str(&word_expression(text, stems)),
             Self::Words(text) => write_words(text, "", out),
             Self::Prefix(text) => write_words(text, " *", out),
             Self::Not(part) => {
                 let _ = write!(out, "({MATCH_ALL} NOT ");
-                part.write_match(out);
+                part.write_match(stems, out);
                 out.push(')');
             }
-            Self::Or(parts) => write_joined(parts.iter(), " OR ", out),
+            Self::Or(parts) => write_joined(parts.iter(), " OR ", stems, out),
             Self::And(parts) => {
                 let (excluded, included): (Vec<_>, Vec<_>) =
                     parts.iter().partition(|part| matches!(part, Self::Not(_)));
@@ -140,16 +159,44 @@ impl Query {
                 if included.is_empty() {
                     out.push_str(MATCH_ALL);
                 } else {
-                    write_joined(included.into_iter(), " AND ", out);
+                    write_joined(included.into_iter(), " AND ", stems, out);
                 }
                 for part in excluded {
                     out.push_str(" NOT ");
                     if let Self::Not(inner) = part {
-                        inner.write_match(out);
+                        inner.write_match(stems, out);
                     }
                 }
                 out.push(')');
             }
+        }
+    }
+}
+
+/// The words of a question; `None` for a text in the query language. Operators are words unless they are in capitals.
+fn plain_words(text: &str) -> Option<Vec<String>> {
+    let is_operator = |word: &str| matches!(word, "AND" | "OR" | "NOT");
+    if text.contains(['(', ')', '"', '*']) || text.split_whitespace().any(is_operator) {
+        return None;
+    }
+    let words = text.split_whitespace().filter(|word| word.chars().any(char::is_alphanumeric));
+    Some(words.map(str::to_owned).collect())
+}
+
+/// A word in the language of the index: as it is, or in another of its forms. One with separators in it means its parts
+/// next to each other, or at least all of them.
+pub(super) fn word_expression(text: &str, stems: &mut StemCache) -> String {
+    let parts = words::parts(text);
+    let forms = |part: &String, stems: &mut StemCache| match stems.stem(part) {
+        Some(stem) => format!("(\"{part}\" OR \"{stem}\")"),
+        None => format!("(\"{part}\")"),
+    };
+    match parts.as_slice() {
+        [] => MATCH_ALL.to_owned(),
+        [one] => forms(one, stems),
+        many => {
+            let all: Vec<String> = many.iter().map(|part| forms(part, stems)).collect();
+            format!("(\"{}\" OR ({}))", many.join(" "), all.join(" AND "))
         }
     }
 }
@@ -163,13 +210,18 @@ fn write_words(text: &str, suffix: &str, out: &mut String) {
     }
 }
 
-fn write_joined<'a>(parts: impl Iterator<Item = &'a Query>, joint: &str, out: &mut String) {
+fn write_joined<'a>(
+    parts: impl Iterator<Item = &'a Query>,
+    joint: &str,
+    stems: &mut StemCache,
+    out: &mut String,
+) {
     out.push('(');
     for (index, part) in parts.enumerate() {
         if index > 0 {
             out.push_str(joint);
         }
-        part.write_match(out);
+        part.write_match(stems, out);
     }
     out.push(')');
 }
@@ -232,7 +284,7 @@ impl QueryParser<'_> {
             Token::Word(word) => Ok(Some(match word.trim_end_matches('*') {
                 "" => Query::All,
                 stem if stem.len() < word.len() => Query::Prefix(stem.to_owned()),
-                _ => Query::Words(word.clone()),
+                _ => Query::Word(word.clone()),
             })),
             Token::Close | Token::And | Token::Or => Ok(None),
         }
@@ -251,8 +303,16 @@ fn single_or(mut parts: Vec<Query>, join: fn(Vec<Query>) -> Query) -> Option<Que
 mod tests {
     use super::*;
 
-    fn words(text: &str) -> Query {
+    fn word(text: &str) -> Query {
+        Query::Word(text.to_owned())
+    }
+
+    fn phrase(text: &str) -> Query {
         Query::Words(text.to_owned())
+    }
+
+    fn to_match(query: &Query) -> String {
+        query.to_match(&mut StemCache::new())
     }
 
     #[test]
@@ -260,15 +320,15 @@ mod tests {
         assert_eq!(
             Query::parse("a b OR c and not d"),
             Ok(Query::Or(vec![
-                Query::And(vec![words("a"), words("b")]),
-                Query::And(vec![words("c"), Query::Not(Box::new(words("d")))]),
+                Query::And(vec![word("a"), word("b")]),
+                Query::And(vec![word("c"), Query::Not(Box::new(word("d")))]),
             ]))
         );
         assert_eq!(
             Query::parse("(a OR b) \"c d\" e*"),
             Ok(Query::And(vec![
-                Query::Or(vec![words("a"), words("b")]),
-                words("c d"),
+                Query::Or(vec![word("a"), word("b")]),
+                phrase("c d"),
                 Query::Prefix("e".to_owned()),
             ]))
         );
@@ -281,14 +341,29 @@ mod tests {
         assert_eq!(Query::parse("AND OR NOT"), Ok(Query::All));
         assert_eq!(Query::parse("(a"), Err(QueryError::Unbalanced));
         assert_eq!(Query::parse("a)"), Err(QueryError::Unbalanced));
-        assert_eq!(Query::parse("\"open phrase"), Ok(words("open phrase")));
+        assert_eq!(Query::parse("\"open phrase"), Ok(phrase("open phrase")));
         assert_eq!(Query::parse(&"(".repeat(100)), Err(QueryError::TooLarge));
         assert_eq!(Query::parse(&"a ".repeat(1000)), Err(QueryError::TooLarge));
-        assert_eq!(words("a\" OR facets:x").to_match(), "(\"a  OR facets:x\")");
+        assert_eq!(to_match(&phrase("a\" OR facets:x")), "(\"a  OR facets:x\")");
     }
 
     #[test]
     fn negation_alone_means_everything_else() {
-        assert_eq!(Query::parse("NOT a").expect("query").to_match(), format!("({MATCH_ALL} NOT (\"a\"))"));
+        assert_eq!(to_match(&Query::parse("NOT a").expect("query")), format!("({MATCH_ALL} NOT (\"a\"))"));
+    }
+
+    #[test]
+    fn text_without_operators_is_a_question() {
+        let plain = |words: &[&str]| Ok(Query::Plain(words.iter().map(|word| (*word).to_owned()).collect()));
+        assert_eq!(Query::parse("why is it not found?"), plain(&["why", "is", "it", "not", "found?"]));
+        assert_eq!(Query::parse("a ; b"), plain(&["a", "b"]));
+        assert_eq!(
+            Query::parse("deploys NOT x").map(|query| to_match(&query)),
+            Ok("(((\"deploys\" OR \"deploy\")) NOT (\"x\"))".to_owned())
+        );
+        assert_eq!(
+            to_match(&word("create_items")),
+            "(\"create items\" OR ((\"create\" OR \"creat\") AND (\"items\" OR \"item\")))"
+        );
     }
 }
