@@ -158,6 +158,9 @@ impl ProjectEngines {
         let word = rye_item::text::shell_word(&display);
         Err(Error::new(Code::ProjectNotApproved, format!("the project `{display}` is not approved"))
             .hint(format!("ask the user to run: rye trust {word}"))
+            .hint(format!(
+                "if others made it, ask the user to look at who signed it first: rye join --project {word}"
+            ))
             .hint("leave project_path out to work in the server's own project"))
     }
 }
