@@ -4,6 +4,8 @@
 //! what is used: swapping a folder for a link between two steps changes nothing. Who may touch what is decided by the
 //! caller, who is told the real path of everything that was opened.
 
+mod access;
+
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata};
 use std::io::{self, Write};

@@ -11,6 +11,7 @@ pub mod file;
 pub mod http;
 pub mod key;
 pub mod lockfile;
+pub mod name_watch;
 pub mod object_store;
 pub mod owner;
 pub mod process;

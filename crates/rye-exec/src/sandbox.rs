@@ -23,6 +23,7 @@ mod git_config;
 mod git_index;
 mod git_runs;
 mod home_dirs;
+mod index_watch;
 mod limits;
 mod protected;
 mod replaced;
@@ -33,7 +34,7 @@ pub use home_dirs::HomeDirs;
 use limits::LimitSettings;
 pub use replaced::ProtectedFiles;
 use repositories::Repositories;
-pub use repositories::RepositoryGuard;
+pub use repositories::{PlantedRepository, RepositoryGuard};
 
 /// Parts of a project's `.ai` that tools read but do not change.
 const READ_ONLY_IN_PROJECT: [&str; 4] = ["threads", "config", "lockfiles", "bundles"];

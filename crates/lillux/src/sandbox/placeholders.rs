@@ -5,6 +5,10 @@
 //! adds or removes placeholders, `in_use` is shared by every run. The last run that leaves removes what the record lists;
 //! after a crash the locks are free, and the next run does.
 //!
+//! Runs that share no record can meet at one name: those of another worktree, of a project inside this one, with another cache
+//! folder. So each run also holds a lock at every placeholder it relies on, its own or one it found, and a placeholder is only
+//! removed when no other run holds one: to remove a file takes away what other runs have mounted over it.
+//!
 //! A warm server makes and removes the same names many times a second, and new files are slow to make. So what is removed is
 //! moved aside, into a folder beside the record, and moved back by the next run; and the record stays, with one byte in
 //! `changing` that says whether it counts. What was once read in full is known again by its inode and its times.
@@ -21,12 +25,18 @@ use serde::{Deserialize, Serialize};
 use crate::Digest;
 use crate::file;
 
+mod hold;
+#[cfg(test)]
+mod tests;
 mod unchanged;
 
 use unchanged::is_unchanged;
 
 /// Records are small: a few names.
 const MAX_RECORD_BYTES: u64 = 1 << 20;
+
+/// How often placeholders are made again that another run removes meanwhile.
+const MAX_ATTEMPTS: usize = 32;
 
 /// A name that a run must not take.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,6 +65,8 @@ pub struct PlaceholderGuard {
     /// Names that are placeholders.
     pub placeholders: Vec<PathBuf>,
     locks: Option<PlaceholderLocks>,
+    /// Holds every placeholder in its place.
+    held: Vec<File>,
 }
 
 #[derive(Debug)]
@@ -83,7 +95,20 @@ impl PlaceholderGuard {
     /// # Errors
     /// When the record cannot be kept, or a placeholder cannot be made.
     pub fn acquire(records: &Path, root: &Path, names: &[ReservedName]) -> io::Result<Self> {
-        let mut guard = Self { existing: Vec::new(), placeholders: Vec::new(), locks: None };
+        for _ in 0..MAX_ATTEMPTS {
+            let mut guard = Self::acquire_unheld(records, root, names)?;
+            if let Some(held) = hold::all(names, &guard.existing, &guard.placeholders)? {
+                guard.held = held;
+                return Ok(guard);
+            }
+        }
+        Err(io::Error::other("names that must be protected are made and removed again and again"))
+    }
+
+    /// As [`PlaceholderGuard::acquire`], without the locks at the placeholders themselves.
+    fn acquire_unheld(records: &Path, root: &Path, names: &[ReservedName]) -> io::Result<Self> {
+        let mut guard =
+            Self { existing: Vec::new(), placeholders: Vec::new(), locks: None, held: Vec::new() };
         let mut known = ExistingPaths::default();
         names.iter().try_for_each(|name| known.check_accessible(&name.path))?;
         let record = records.join(Digest::of(root.as_os_str().as_encoded_bytes()).short());
@@ -130,6 +155,7 @@ impl PlaceholderGuard {
     /// # Errors
     /// When that cannot be noted.
     pub fn transfer_to(mut self, pid: u32) -> io::Result<()> {
+        hold::transfer_to(std::mem::take(&mut self.held), pid);
         let Some(locks) = self.locks.take() else { return Ok(()) };
         locks.with_record(|locks, record| {
             record.owners.extend(start_time(pid).map(|started| (pid, started)));
@@ -140,6 +166,7 @@ impl PlaceholderGuard {
 
 impl Drop for PlaceholderGuard {
     fn drop(&mut self) {
+        self.held.clear();
         if let Some(locks) = self.locks.take() {
             // What cannot be removed now is removed by the next run.
             let _ = locks.with_record(|locks, record| {
@@ -276,8 +303,9 @@ fn outermost_missing(
     let mut all: Vec<ReservedName> = Vec::new();
     for name in names {
         let parents = name.path.ancestors().skip(1);
-        let mut is_absent =
-            |path: &Path| !existing.has(path) || record.names.iter().any(|known| known.path == path);
+        let mut is_absent = |path: &Path| {
+            !existing.has(path) || record.names.iter().any(|known| known.path == path) || hold::is_held(path)
+        };
         let missing = parents.take_while(|above| is_absent(above)).last();
         let name = match missing {
             Some(folder) => ReservedName { path: folder.to_owned(), content: PlaceholderContent::Folder },
@@ -348,6 +376,8 @@ fn remove_placeholder(name: &ReservedName, aside: &Path) -> bool {
     if !is_unchanged(path, content) {
         return true;
     }
+    // Another run, which need not share the record, has mounted over it.
+    let Some(_alone) = hold::alone(path) else { return false };
     let kept = kept_aside(name, aside);
     let is_aside = rename_new(path, &kept).is_ok()
         || (file::create_dirs(aside, true).is_ok() && rename_new(path, &kept).is_ok());
@@ -371,188 +401,4 @@ fn start_time(pid: u32) -> Option<u64> {
     let text = String::from_utf8_lossy(&text).into_owned();
     // The name of the program may hold anything, parentheses included.
     text.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use std::os::unix::fs::MetadataExt;
-    use std::time::SystemTime;
-
-    use super::unchanged::{MIN_SETTLED_AGE, was_seen};
-    use super::*;
-
-    fn names(root: &Path) -> Vec<ReservedName> {
-        let name = |path: &str, content| ReservedName { path: root.join(path), content };
-        vec![
-            name(".vscode", PlaceholderContent::Folder),
-            name(".mcp.json", PlaceholderContent::File("{}".to_owned())),
-            name(".git/config", PlaceholderContent::File(String::new())),
-            name(".git/hooks", PlaceholderContent::Folder),
-        ]
-    }
-
-    fn entries(root: &Path) -> Vec<String> {
-        let entries = root.read_dir().expect("a folder").map(|entry| entry.expect("an entry").file_name());
-        let mut entries: Vec<String> = entries.map(|name| name.to_string_lossy().into_owned()).collect();
-        entries.sort();
-        entries
-    }
-
-    #[test]
-    fn placeholders_last_as_long_as_the_last_run() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let (root, records) = (folder.path().join("project"), folder.path().join("records"));
-        std::fs::create_dir(&root).expect("a folder");
-        let acquire = || PlaceholderGuard::acquire(&records, &root, &names(&root)).expect("placeholders");
-        let (first, second) = (acquire(), acquire());
-        assert_eq!(first.placeholders, second.placeholders);
-        assert_eq!(entries(&root), [".git", ".mcp.json", ".vscode"]);
-        drop(first);
-        assert_eq!(entries(&root), [".git", ".mcp.json", ".vscode"]);
-        drop(second);
-        assert_eq!(entries(&root), Vec::<String>::new());
-    }
-
-    #[test]
-    fn names_that_exist_are_left_alone() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let (root, records) = (folder.path().join("project"), folder.path().join("records"));
-        std::fs::create_dir_all(root.join(".git/hooks")).expect("folders");
-        file::replace_unsynced(&root.join(".mcp.json"), b"mine").expect("a file");
-        let guard = PlaceholderGuard::acquire(&records, &root, &names(&root)).expect("placeholders");
-        assert_eq!(guard.existing, [root.join(".mcp.json"), root.join(".git/hooks")]);
-        assert_eq!(guard.placeholders, [root.join(".vscode"), root.join(".git/config")]);
-        drop(guard);
-        assert_eq!(entries(&root), [".git", ".mcp.json"]);
-        assert_eq!(entries(&root.join(".git")), ["hooks"]);
-    }
-
-    #[test]
-    fn names_below_existing_name_are_reserved() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let (root, records) = (folder.path().join("project"), folder.path().join("records"));
-        std::fs::create_dir_all(root.join("worktrees/one")).expect("folders");
-        file::replace_unsynced(&root.join("worktrees/one/commondir"), b"..").expect("a file");
-        let name = |path: &str, content| ReservedName { path: root.join(path), content };
-        let names = [
-            name("worktrees", PlaceholderContent::Folder),
-            name("worktrees/one/commondir", PlaceholderContent::File(String::new())),
-            name("absent/one", PlaceholderContent::Folder),
-            name("absent/two", PlaceholderContent::Folder),
-        ];
-        let guard = PlaceholderGuard::acquire(&records, &root, &names).expect("placeholders");
-        assert_eq!(guard.existing, [root.join("worktrees"), root.join("worktrees/one/commondir")]);
-        assert_eq!(guard.placeholders, [root.join("absent")]);
-    }
-
-    #[test]
-    fn leftovers_of_a_crash_are_removed() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let (root, records) = (folder.path().join("project"), folder.path().join("records"));
-        std::fs::create_dir(&root).expect("a folder");
-        let mut crashed = PlaceholderGuard::acquire(&records, &root, &names(&root)).expect("placeholders");
-        // The locks go with the process, and nothing else happens.
-        drop(crashed.locks.take());
-        assert_eq!(entries(&root), [".git", ".mcp.json", ".vscode"]);
-        drop(PlaceholderGuard::acquire(&records, &root, &names(&root)).expect("placeholders"));
-        assert_eq!(entries(&root), Vec::<String>::new());
-    }
-
-    #[test]
-    fn unreadable_name_is_not_treated_as_absent() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let (root, records) = (folder.path().join("project"), folder.path().join("records"));
-        std::fs::create_dir(&root).expect("a folder");
-        // Root can read every folder, so the test uses a loop of links, which no user can resolve.
-        std::os::unix::fs::symlink(".git", root.join(".git")).expect("a link");
-        let refused = PlaceholderGuard::acquire(&records, &root, &names(&root));
-        assert!(refused.is_err_and(|error| error.to_string().contains("cannot be looked at")));
-        assert_eq!(entries(&root), [".git"]);
-    }
-
-    #[test]
-    fn placeholder_changed_by_user_stays() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let (root, records) = (folder.path().join("project"), folder.path().join("records"));
-        std::fs::create_dir(&root).expect("a folder");
-        let guard = PlaceholderGuard::acquire(&records, &root, &names(&root)).expect("placeholders");
-        file::replace_unsynced(&root.join(".mcp.json"), b"mine").expect("a file");
-        file::replace_unsynced(&root.join(".vscode/settings.json"), b"mine").expect("a file");
-        drop(guard);
-        assert_eq!(entries(&root), [".mcp.json", ".vscode"]);
-    }
-
-    #[test]
-    fn next_run_uses_the_same_files_again() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let (root, records) = (folder.path().join("project"), folder.path().join("records"));
-        std::fs::create_dir(&root).expect("a folder");
-        let acquire = || PlaceholderGuard::acquire(&records, &root, &names(&root)).expect("placeholders");
-        let inodes =
-            || [".vscode", ".mcp.json"].map(|name| root.join(name).metadata().expect("a file").ino());
-        let held = acquire();
-        let first = inodes();
-        drop(held);
-        assert_eq!(entries(&root), Vec::<String>::new());
-        let held = acquire();
-        assert_eq!(inodes(), first);
-        drop(held);
-    }
-
-    #[test]
-    fn remembered_placeholder_changed_by_user_stays() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let (root, records) = (folder.path().join("project"), folder.path().join("records"));
-        std::fs::create_dir(&root).expect("a folder");
-        let acquire = || PlaceholderGuard::acquire(&records, &root, &names(&root)).expect("placeholders");
-        let held = acquire();
-        for name in [".vscode", ".mcp.json"] {
-            let opened = File::open(root.join(name)).expect("a placeholder");
-            let long_ago = SystemTime::UNIX_EPOCH + MIN_SETTLED_AGE;
-            opened.set_modified(long_ago).expect("its time");
-        }
-        drop(held);
-        let held = acquire();
-        let is_known = |name: &str, content: &PlaceholderContent| {
-            was_seen(&root.join(name).symlink_metadata().expect("a placeholder"), content)
-        };
-        assert!(is_known(".vscode", &PlaceholderContent::Folder));
-        assert!(is_known(".mcp.json", &PlaceholderContent::File("{}".to_owned())));
-        file::replace_unsynced(&root.join(".mcp.json"), b"[]").expect("a file");
-        file::replace_unsynced(&root.join(".vscode/settings.json"), b"mine").expect("a file");
-        drop(held);
-        assert_eq!(entries(&root), [".mcp.json", ".vscode"]);
-    }
-
-    #[test]
-    fn changed_file_aside_is_not_used() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let (root, records) = (folder.path().join("project"), folder.path().join("records"));
-        std::fs::create_dir(&root).expect("a folder");
-        let acquire = || PlaceholderGuard::acquire(&records, &root, &names(&root)).expect("placeholders");
-        drop(acquire());
-        let record = records.join(Digest::of(root.as_os_str().as_encoded_bytes()).short());
-        for entry in record.with_extension("aside").read_dir().expect("a folder") {
-            let path = entry.expect("an entry").path();
-            let path = if path.is_dir() { path.join("planted") } else { path };
-            file::replace_unsynced(&path, b"planted").expect("a file");
-        }
-        let held = acquire();
-        assert_eq!(file::read_bounded(&root.join(".mcp.json"), 64).expect("a file").0, b"{}");
-        assert_eq!(entries(&root.join(".vscode")), Vec::<String>::new());
-        drop(held);
-        assert_eq!(entries(&root), Vec::<String>::new());
-    }
-
-    #[test]
-    fn empty_folder_of_the_user_stays_between_runs() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let (root, records) = (folder.path().join("project"), folder.path().join("records"));
-        std::fs::create_dir(&root).expect("a folder");
-        let acquire = || PlaceholderGuard::acquire(&records, &root, &names(&root)).expect("placeholders");
-        drop(acquire());
-        std::fs::create_dir(root.join(".vscode")).expect("a folder");
-        drop(acquire());
-        assert_eq!(entries(&root), [".vscode"]);
-    }
 }

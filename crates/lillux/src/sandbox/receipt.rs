@@ -18,6 +18,9 @@ pub struct Receipt {
     /// Files and folders that the run made, that other programs would obey, and that were given another name after it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub moved_aside: Vec<PathBuf>,
+    /// The same, where that failed: they are still there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_in_place: Vec<PathBuf>,
 }
 
 /// How much of what was asked for is in force.
@@ -154,8 +157,13 @@ impl Receipt {
     /// A receipt whose level follows from its rows.
     #[must_use]
     pub fn from_rows(rows: Vec<ReceiptRow>) -> Self {
-        let mut receipt =
-            Self { level: EnforcementLevel::Full, rows, replaced: Vec::new(), moved_aside: Vec::new() };
+        let mut receipt = Self {
+            level: EnforcementLevel::Full,
+            rows,
+            replaced: Vec::new(),
+            moved_aside: Vec::new(),
+            left_in_place: Vec::new(),
+        };
         if !receipt.unenforced().is_empty() {
             receipt.level = EnforcementLevel::Partial;
         }

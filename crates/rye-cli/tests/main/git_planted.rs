@@ -484,3 +484,46 @@ fn repository_around_the_project_is_regarded() {
     fs::rename(part.join("made/.git.refused-by-rye"), part.join("made/.git")).expect("moved back");
     assert!(world.runs_program("big"));
 }
+
+#[test]
+fn run_ends_when_it_plants_a_repository() {
+    // Named first and made afterwards, or made first: while the run lasts, an editor's `git status` must find nothing.
+    for order in [true, false] {
+        let world = GitUser::with_repository();
+        let (name, make) = (gitlink("sub"), nested(&world, "other"));
+        let planting = match order {
+            true => format!("{name} && {make} && mv other sub"),
+            false => format!("{make} && mv other sub && {name}"),
+        };
+        let cleaning = "rm -rf sub && git update-index --force-remove sub";
+        let ran = world.bash(&format!("{planting} && sleep 100 && {cleaning}"));
+        ran.error(5, "RYE0806");
+        assert!(world.project().join("sub/.git.refused-by-rye").is_dir(), "{order}: {ran}");
+        assert!(!world.runs_program("project"), "{order}");
+    }
+}
+
+#[test]
+fn closed_folder_does_not_keep_a_repository() {
+    for close in ["chmod 555 sub", "chmod 000 sub"] {
+        let world = GitUser::with_repository();
+        let ran = world.bash(&format!("{} && {close} && {}", nested(&world, "sub"), gitlink("sub")));
+        ran.error(5, "RYE0806");
+        assert!(!world.project().join("sub/.git").exists(), "{close}: {ran}");
+        assert!(!world.runs_program("project"), "{close}");
+    }
+}
+
+#[test]
+fn start_files_in_linked_worktrees_are_protected() {
+    let world = GitUser::with_repository();
+    world.git("project", &["worktree", "add", "-q", ".worktrees/one"]);
+    let ran = world.bash(
+        "cd .worktrees/one; echo {} > .mcp.json; mkdir -p .vscode && echo {} > .vscode/tasks.json; true",
+    );
+    assert_eq!(ran.exit, 0, "{ran}");
+    let worktree = world.project().join(".worktrees/one");
+    assert!(!worktree.join(".mcp.json").exists() && !worktree.join(".vscode").exists(), "{ran}");
+    let ran = world.bash("cd .worktrees/one && echo text > file && git add file && git -c user.name=a -c user.email=a@b commit -qm more");
+    assert_eq!(ran.exit, 0, "{ran}");
+}

@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use lillux::{Digest, file};
 use serde::{Deserialize, Serialize};
 
-use super::repositories::RepositoryRecord;
+use super::repositories::{PlantedRepository, RepositoryRecord};
 
 /// The folder of the notes, in the cache.
 const FOLDER: &str = "git-runs";
@@ -131,7 +131,7 @@ fn note_prefix(project: &Path) -> String {
 
 /// Checks what runs of killed processes left, and removes their notes. Says what was moved aside. Once in each process, unless
 /// others work on the project as well.
-pub(super) fn check_abandoned(cache: &Path, project: &Path) -> Vec<PathBuf> {
+pub(super) fn check_abandoned(cache: &Path, project: &Path) -> Vec<PlantedRepository> {
     let (folder, prefix) = (cache.join(FOLDER), note_prefix(project));
     let key = folder.join(&prefix);
     let (mut refused, mut has_others) = (Vec::new(), false);
@@ -154,7 +154,7 @@ pub(super) fn check_abandoned(cache: &Path, project: &Path) -> Vec<PathBuf> {
                 has_others = true;
                 continue;
             }
-            Ok(note) if first == RUNNING => refused.extend(note.record.refuse_planted()),
+            Ok(note) if first == RUNNING => refused.extend(note.record.check().planted),
             Ok(_) => {}
             // Its process is about to write it.
             Err(_) if start_time(pid).is_some() => {

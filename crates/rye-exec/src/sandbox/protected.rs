@@ -96,12 +96,12 @@ impl NameList {
         let all = names.iter().filter(|name| !name.starts_with(GIT)).cloned().chain(folders);
         for name in all.chain(["lockfiles/".to_owned()]) {
             let path = inner.folder.join(name.trim_end_matches('/'));
-            if inner.is_approved || path.symlink_metadata().is_ok() {
+            if inner.reserves_names || path.symlink_metadata().is_ok() {
                 self.push(path, placeholder_content(&name));
             }
         }
         let entry = inner.folder.join(".git");
-        if inner.is_approved && entry.symlink_metadata().is_err() {
+        if inner.reserves_names && entry.symlink_metadata().is_err() {
             self.push(entry, PlaceholderContent::Folder);
         }
     }

@@ -1,17 +1,20 @@
 //! The repositories that git looks into when it works on a project: the project's own, and those that an index names below it.
-//! What of them runs programs is protected during a run. One that comes into being during a run is looked at afterwards, and
-//! moved aside unless it is plain that git runs nothing there.
+//! What of them runs programs is protected during a run. One that comes into being during a run is moved aside unless it
+//! is plain that git runs nothing there: as soon as an index names it, and once more afterwards.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
+use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use lillux::canonicalize_existing;
 use lillux::dir::Dir;
+use lillux::{CancelToken, canonicalize_existing};
 use serde::{Deserialize, Serialize};
 
 use super::git::{self, GitDirs, GitLayout};
 use super::git_runs::{self, RunMarker};
+use super::index_watch::IndexWatch;
 use super::{git_config, git_index};
 
 /// Of more repositories than this, the whole `.git` is closed.
@@ -30,8 +33,9 @@ const MAX_NAMES: usize = 100;
 pub(super) struct InnerProject {
     /// Its folder.
     pub(super) folder: PathBuf,
-    /// Whether the user approved it.
-    pub(super) is_approved: bool,
+    /// Whether names that do not exist are reserved in it too: the user approved it, or it is a linked worktree of the project's
+    /// own repository.
+    pub(super) reserves_names: bool,
 }
 
 /// The repositories of a project, as they are before a run.
@@ -48,9 +52,11 @@ pub(super) struct Repositories {
     /// Folders in which git begins, and those an index names.
     starts: Vec<PathBuf>,
     named: Vec<PathBuf>,
+    /// Folders that an index names as repositories, where there is none.
+    empty_links: Vec<PathBuf>,
     unread_indexes: Vec<PathBuf>,
     /// What a killed run left, and was moved aside.
-    recovered: Vec<PathBuf>,
+    recovered: Vec<PlantedRepository>,
 }
 
 impl Repositories {
@@ -67,7 +73,7 @@ impl Repositories {
         let mut found = Self { starts: vec![project.clone()], ..Self::default() };
         for folder in approved.iter().filter(is_below).filter(|folder| folder.is_dir()) {
             found.starts.push(folder.clone());
-            found.inner_projects.push(InnerProject { folder: folder.clone(), is_approved: true });
+            found.inner_projects.push(InnerProject { folder: folder.clone(), reserves_names: true });
         }
         let own = GitLayout::read(&project);
         // In a folder of a larger repository, that one's index may name folders of the project.
@@ -95,6 +101,7 @@ impl Repositories {
             }
             for path in found.read_index(&layout) {
                 if path.join(".git").symlink_metadata().is_err() {
+                    found.empty_links.push(path);
                     continue;
                 }
                 let mut links = Vec::new();
@@ -105,6 +112,12 @@ impl Repositories {
                         found.add_tracked(real.clone());
                     }
                     pending.push((real, links));
+                }
+            }
+            // A linked worktree in the project is one more checkout of it, with start files of its own.
+            if worktree == project {
+                for folder in layout.worktree_files().iter().filter_map(|entry| entry.parent()) {
+                    found.add_inner(canonicalize_existing(folder), true);
                 }
             }
             match worktree == project {
@@ -129,14 +142,17 @@ impl Repositories {
     }
 
     fn add_tracked(&mut self, folder: PathBuf) {
+        let tracked = self.inner_projects.iter().filter(|inner| !inner.reserves_names).count();
+        if tracked < MAX_TRACKED_PROJECTS {
+            self.add_inner(folder, false);
+        }
+    }
+
+    fn add_inner(&mut self, folder: PathBuf, reserves_names: bool) {
         let is_inside =
             self.starts.first().is_some_and(|project| folder != *project && folder.starts_with(project));
-        let tracked = self.inner_projects.iter().filter(|inner| !inner.is_approved).count();
-        if is_inside
-            && tracked < MAX_TRACKED_PROJECTS
-            && self.inner_projects.iter().all(|inner| inner.folder != folder)
-        {
-            self.inner_projects.push(InnerProject { folder, is_approved: false });
+        if is_inside && self.inner_projects.iter().all(|inner| inner.folder != folder) {
+            self.inner_projects.push(InnerProject { folder, reserves_names });
         }
     }
 
@@ -186,6 +202,7 @@ impl Repositories {
             known: self.layouts().filter_map(KnownRepository::new).collect(),
             named: self.named.clone(),
             git_dirs: own.chain(modules).collect(),
+            empty_links: self.empty_links.clone(),
             unread_indexes: self.unread_indexes.clone(),
             write: write.to_vec(),
         })
@@ -215,23 +232,58 @@ pub(super) struct RepositoryRecord {
     named: Vec<PathBuf>,
     /// Git folders that were protected.
     git_dirs: Vec<PathBuf>,
+    /// Folders that an index named as repositories, where there was none.
+    #[serde(default)]
+    pub(super) empty_links: Vec<PathBuf>,
     /// Indexes that could not be read.
     unread_indexes: Vec<PathBuf>,
     /// Where the run could write.
     write: Vec<PathBuf>,
 }
 
+/// A repository, or an index, that a run made and that could have git run a program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlantedRepository {
+    /// Where it was.
+    pub path: PathBuf,
+    /// Whether it has another name now. If not, it is still there.
+    pub is_moved: bool,
+}
+
+/// What a look at the indexes found.
+#[derive(Debug, Default)]
+pub(super) struct IndexCheck {
+    /// What was moved aside, or should have been.
+    pub(super) planted: Vec<PlantedRepository>,
+    /// Folders that an index names as repositories and that had none before the run.
+    pub(super) new_links: Vec<PathBuf>,
+}
+
 impl RepositoryRecord {
-    /// Moves aside each repository that an index names now, was not there before, and could run a program. Says which.
-    pub(super) fn refuse_planted(&self) -> Vec<PathBuf> {
-        let mut refused = Vec::new();
+    /// The folders of the indexes.
+    pub(super) fn index_folders(&self) -> impl Iterator<Item = &Path> {
+        self.known.iter().filter_map(|known| known.index.parent())
+    }
+
+    /// What tells a changed index from an unchanged one.
+    pub(super) fn index_stamps(&self) -> Vec<Option<(u64, u64, i64, i64)>> {
+        let stamp = |known: &KnownRepository| {
+            let metadata = known.index.symlink_metadata().ok()?;
+            Some((metadata.ino(), metadata.size(), metadata.ctime(), metadata.ctime_nsec()))
+        };
+        self.known.iter().map(stamp).collect()
+    }
+
+    /// Moves aside each repository that an index names now, was not there before, and could run a program.
+    pub(super) fn check(&self) -> IndexCheck {
+        let mut check = IndexCheck::default();
         let mut pending = self.known.clone();
         let mut seen: BTreeSet<PathBuf> = pending.iter().map(|known| known.worktree.clone()).collect();
         while let Some(KnownRepository { worktree, index, config }) = pending.pop() {
             let path = index;
             let Some(index) = git_index::read(&path, &config) else {
                 if !self.unread_indexes.contains(&path) {
-                    refused.extend(self.move_aside(&path));
+                    check.planted.extend(self.move_aside(&path));
                 }
                 continue;
             };
@@ -239,7 +291,11 @@ impl RepositoryRecord {
             let sparse =
                 index.sparse_folders.iter().flat_map(|folder| nested_worktrees(&worktree.join(folder)));
             for path in named.chain(sparse) {
-                if self.named.contains(&path) || path.join(".git").symlink_metadata().is_err() {
+                if self.named.contains(&path) {
+                    continue;
+                }
+                check.new_links.push(path.clone());
+                if path.join(".git").symlink_metadata().is_err() {
                     continue;
                 }
                 let real = canonicalize_existing(&path);
@@ -248,11 +304,11 @@ impl RepositoryRecord {
                 }
                 match GitLayout::read(&real).filter(|layout| self.is_harmless(layout)) {
                     Some(layout) => pending.extend(KnownRepository::new(&layout)),
-                    None => refused.extend(self.move_aside(&real.join(".git"))),
+                    None => check.planted.extend(self.move_aside(&real.join(".git"))),
                 }
             }
         }
-        refused
+        check
     }
 
     /// Whether git runs nothing that a tool could have chosen in this folder.
@@ -269,24 +325,31 @@ impl RepositoryRecord {
     }
 
     /// Gives a `.git`, or an index that cannot be read, another name. What a run could not write to stays.
-    fn move_aside(&self, path: &Path) -> Option<PathBuf> {
+    fn move_aside(&self, path: &Path) -> Option<PlantedRepository> {
         let root = self.write.iter().find(|root| path.starts_with(root))?;
         let (parent, name) = (path.parent()?.strip_prefix(root).ok()?, path.file_name()?);
-        let folder = Dir::open(root).and_then(|root| root.open_dir(Path::new(".").join(parent).as_path()));
-        let folder = folder.ok()?;
-        for number in 0..MAX_NAMES {
-            let mut new_name = name.to_owned();
-            new_name.push(OsStr::new(REFUSED_SUFFIX));
-            if number > 0 {
-                new_name.push(format!("-{number}"));
-            }
-            if folder.move_to(name, &folder, &new_name).is_ok() {
-                break;
-            }
-        }
+        let is_moved = rename_refused(root, parent, name)
+            // The run may have taken away the right to rename there.
+            || (Dir::open(root).and_then(|root| root.make_accessible(parent)).is_ok()
+                && rename_refused(root, parent, name));
         // Named even if it could not be moved: the user must know.
-        Some(path.to_owned())
+        Some(PlantedRepository { path: path.to_owned(), is_moved })
     }
+}
+
+/// Gives a name below `root` another one. Whether it is free now.
+fn rename_refused(root: &Path, parent: &Path, name: &OsStr) -> bool {
+    let folder = Dir::open(root).and_then(|root| root.open_dir(Path::new(".").join(parent).as_path()));
+    let Ok(folder) = folder else { return false };
+    let is_free = (0..MAX_NAMES).any(|number| {
+        let mut new_name = name.to_owned();
+        new_name.push(OsStr::new(REFUSED_SUFFIX));
+        if number > 0 {
+            new_name.push(format!("-{number}"));
+        }
+        folder.move_to(name, &folder, &new_name).is_ok()
+    });
+    is_free && root.join(parent).join(name).symlink_metadata().is_err()
 }
 
 /// Whether the files of a git folder name no program.
@@ -296,7 +359,7 @@ fn runs_nothing(dirs: &GitDirs) -> bool {
         Ok(mut entries) => entries.all(|entry| {
             entry.is_ok_and(|entry| entry.path().extension().is_some_and(|last| last == "sample"))
         }),
-        Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
     };
     has_samples_only
         && is_absent(dirs.own.join("config.worktree"))
@@ -323,13 +386,14 @@ fn nested_worktrees(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Checks the repositories when a run is over, at the latest when this is dropped.
+/// Checks the repositories during a run and when it is over, at the latest when this is dropped.
 #[derive(Debug)]
 pub struct RepositoryGuard {
     record: Option<RepositoryRecord>,
     marker: Option<RunMarker>,
-    /// What was moved aside that a run left which ended without a check.
-    pub recovered: Vec<PathBuf>,
+    watch: Option<IndexWatch>,
+    /// What a run left which ended without a check.
+    pub recovered: Vec<PlantedRepository>,
 }
 
 impl RepositoryGuard {
@@ -342,14 +406,27 @@ impl RepositoryGuard {
     ) -> Self {
         let record = repositories.record(write);
         let marker = record.as_ref().and_then(|record| RunMarker::begin(cache, project, record));
-        Self { record, marker, recovered: repositories.recovered.clone() }
+        Self { record, marker, watch: None, recovered: repositories.recovered.clone() }
+    }
+
+    /// Watches the indexes until the run is over. Gives what ends the run: `cancel`, or what is found.
+    ///
+    /// # Errors
+    /// When the process has no descriptor or thread left.
+    pub fn watch(&mut self, cancel: &CancelToken) -> io::Result<CancelToken> {
+        let Some(record) = &self.record else { return Ok(cancel.clone()) };
+        let watch = IndexWatch::start(record.clone(), cancel)?;
+        Ok(self.watch.insert(watch).cancel_token().clone())
     }
 
     /// Moves aside the repositories that the run made and that could run a program. Says which.
-    pub fn refuse_planted(&mut self) -> Vec<PathBuf> {
-        let refused = self.record.take().map(|record| record.refuse_planted()).unwrap_or_default();
+    pub fn refuse_planted(&mut self) -> Vec<PlantedRepository> {
+        let mut planted = self.watch.take().map(IndexWatch::finish).unwrap_or_default();
+        planted.extend(self.record.take().map(|record| record.check().planted).unwrap_or_default());
         self.marker = None;
-        refused
+        planted.sort_by(|one, other| one.path.cmp(&other.path).then(one.is_moved.cmp(&other.is_moved)));
+        planted.dedup_by(|later, first| later.path == first.path);
+        planted
     }
 
     /// Leaves the check to the first run after the end of a process that outlives this one.

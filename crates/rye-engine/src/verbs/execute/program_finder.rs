@@ -130,8 +130,12 @@ impl SandboxedFinder<'_> {
             log: None,
         };
         let launcher = &engine.host.launcher;
+        let cancel = match &mut confined {
+            Some(confined) => &confined.repositories.watch(self.cancel).map_err(|error| error.to_string())?,
+            None => self.cancel,
+        };
         let confinement = confined.as_ref().map(|confined| &confined.confinement);
-        let mut finished = process::run(launcher, &process_command, confinement, self.cancel)
+        let mut finished = process::run(launcher, &process_command, confinement, cancel)
             .map_err(|error| error.to_string())?;
         let mut planted = None;
         if let Some(confined) = &mut confined {

@@ -145,7 +145,11 @@ fn run_process(
             refusals: Vec::new(),
         });
     }
-    let cancel = &request.cancel;
+    let cancel = match &mut confined {
+        Some(confined) => &confined.repositories.watch(&request.cancel).map_err(|error| Error::io(&error))?,
+        None => &request.cancel,
+    };
+    let confinement = confined.as_ref().map(|confined| &confined.confinement);
     let provider = request.callbacks.as_ref();
     let callback = provider.map(|provider| {
         provider.open_channel(
@@ -246,15 +250,23 @@ fn warnings(receipt: &Receipt) -> Vec<String> {
 /// Moves repositories aside that the run made and that would run a program. Says so, for the run's failure.
 pub(super) fn refuse_planted(guard: &mut RepositoryGuard, receipt: &mut Receipt) -> Option<String> {
     let planted = guard.refuse_planted();
-    receipt.moved_aside.append(&mut guard.recovered);
-    receipt.moved_aside.extend(planted.iter().cloned());
-    let names: Vec<String> = planted.iter().map(|path| shown_path(path)).collect();
-    (!names.is_empty()).then(|| {
-        format!(
-            "it made {}, which your next `git status` could run programs for; it now ends with `.refused-by-rye`",
-            names.join(", ")
-        )
-    })
+    for repository in guard.recovered.drain(..).chain(planted.iter().cloned()) {
+        let list = if repository.is_moved { &mut receipt.moved_aside } else { &mut receipt.left_in_place };
+        list.push(repository.path);
+    }
+    let names = |is_moved: bool| {
+        let names = planted.iter().filter(|repository| repository.is_moved == is_moved);
+        names.map(|repository| shown_path(&repository.path)).collect::<Vec<_>>().join(", ")
+    };
+    let (moved, left) = (names(true), names(false));
+    let made = |names: &str| format!("it made {names}, which your next `git status` could run programs for");
+    match (moved.is_empty(), left.is_empty()) {
+        (true, true) => None,
+        (_, false) => {
+            Some(format!("{}; it could NOT be moved aside: remove it before you use git there", made(&left)))
+        }
+        (false, true) => Some(format!("{}; it now ends with `.refused-by-rye`", made(&moved))),
+    }
 }
 
 fn shown_path(path: &Path) -> String {
@@ -277,7 +289,14 @@ pub(super) fn replaced_warnings(receipt: &Receipt) -> impl Iterator<Item = Strin
             shown_path(path)
         )
     });
-    replaced.chain(moved_aside)
+    let left = receipt.left_in_place.iter().map(|path| {
+        format!(
+            "{} was made by a tool, git could run programs for it, and it could not be moved aside: remove it before you \
+             use git there",
+            shown_path(path)
+        )
+    });
+    replaced.chain(moved_aside).chain(left)
 }
 
 fn channel_bytes(captured: &CapturedOutput) -> Vec<u8> {
