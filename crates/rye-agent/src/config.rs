@@ -9,6 +9,7 @@ mod hook_origins;
 mod key_coverage;
 #[cfg(test)]
 pub(crate) mod tests;
+mod watched;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -22,6 +23,7 @@ use serde_json::{Map, Value};
 
 pub use check::check;
 pub use rye_thread::config::*;
+pub(crate) use watched::WatchedConfig;
 
 /// Reads the configuration of a workspace.
 ///

@@ -17,6 +17,7 @@ pub mod prepare;
 pub mod provider_chain;
 pub mod redact;
 pub mod result_format;
+pub mod rolling;
 pub mod store;
 #[cfg(test)]
 mod test_support;

@@ -19,6 +19,7 @@ use crate::limits::ThreadLimits;
 use crate::models::{self, ModelChoice, Providers};
 use crate::preflight::{self, ThreadNeeds};
 use crate::risk;
+use crate::rolling::RollingSettings;
 use crate::spec::{ForkSource, MACHINE_REVISION, SpawnReason, ThreadInstance, ThreadSpec, ThreadTemplate};
 use crate::thread_id::ThreadId;
 
@@ -283,6 +284,8 @@ fn build_template(
     }
     let mut notices = config.notices.clone();
     notices.extend(risk_notices(&config, &capabilities, &inherited, request)?);
+    let rolling = RollingSettings::load(&engine.workspace)?;
+    notices.extend(rolling.notices);
     let model =
         |key: &str| directive.fields.get("model").and_then(|model| model.get(key)).and_then(Value::as_str);
     let settings = ModelSettings::from_directive(directive.fields.get("model")).map_err(|error| {
@@ -294,7 +297,7 @@ fn build_template(
         directive_model: model("id"),
         directive_tier: model("tier"),
         directive_provider: model("provider"),
-        is_spend_limited: limits.spend.is_some(),
+        is_spend_limited: limits.spend.is_some() || !rolling.caps.is_empty(),
         settings: Some(&settings),
     };
     let model_choice = Providers::discover(&engine.workspace).choose(&query, &config.agent, environment)?;

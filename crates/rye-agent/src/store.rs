@@ -42,6 +42,17 @@ pub fn open_existing_store(
     Ok(SqliteStore::open_existing(folder, secret, spec)?.map(share))
 }
 
+/// What is spent and reserved of budgets of a day or a month, without a store: the user's folder of keys has it.
+///
+/// # Errors
+/// When it cannot be read.
+pub fn rolling_usage(
+    signing_keys: &Path,
+    budgets: &[rye_store::RollingBudget],
+) -> Result<Vec<rye_store::RollingUsage>, ThreadStoreError> {
+    rye_store_sqlite::rolling_usage(signing_keys, budgets)
+}
+
 fn share(store: SqliteStore) -> StoreHandle {
     let store: Arc<dyn ThreadStore> = Arc::new(store);
     StoreHandle::from(store)

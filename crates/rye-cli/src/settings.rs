@@ -266,6 +266,10 @@ impl rye_agent::driver::MillisClock for ThreadClock {
         let elapsed = STARTED.get_or_init(std::time::Instant::now).elapsed();
         u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX)
     }
+
+    fn time_zone(&self) -> rye_agent::rolling::TimeZone {
+        rye_agent::rolling::TimeZone::system()
+    }
 }
 
 /// Where this binary lies.

@@ -61,6 +61,10 @@ impl MillisClock for MonotonicClock {
     fn now_ms(&self) -> u64 {
         self.base_ms.saturating_add(u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX))
     }
+
+    fn time_zone(&self) -> rye_agent::rolling::TimeZone {
+        rye_agent::rolling::TimeZone::system()
+    }
 }
 
 impl ThreadService {

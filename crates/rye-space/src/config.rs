@@ -308,6 +308,12 @@ fn check_key(
         (Space::Project, _) | (_, LayerTrust::FromBundle) if access.is_user_only => {
             Err("only user space may set this".to_owned())
         }
+        (Space::Project, _) | (_, LayerTrust::FromBundle) if access.project_narrows => {
+            match is_lower(value, merged.get_path(path)) {
+                true => Ok(false),
+                false => Err("a project may only lower this".to_owned()),
+            }
+        }
         (_, LayerTrust::Trusted | LayerTrust::FromBundle) => Ok(false),
         (_, _) if is_safe => Ok(false),
         (Space::User, LayerTrust::Unsigned) if access.must_be_signed => {
@@ -329,6 +335,14 @@ fn is_tighter(value: &Value, current: Option<&Value>) -> bool {
     match (value.as_f64(), current.and_then(Value::as_f64)) {
         (Some(new_value), Some(current)) => new_value <= current,
         _ => false,
+    }
+}
+
+/// Whether a value limits at least as much as the present one; where there is none, any number does.
+fn is_lower(value: &Value, current: Option<&Value>) -> bool {
+    match current {
+        None | Some(Value::Null) => value.is_number(),
+        current => is_tighter(value, current),
     }
 }
 

@@ -24,6 +24,8 @@ pub struct SettingAccess {
     pub is_user_only: bool,
     /// Counts in a signed file only, even in user space.
     pub must_be_signed: bool,
+    /// A project may only lower it, even in a signed file.
+    pub project_narrows: bool,
 }
 
 /// The schema of one config file.
@@ -99,6 +101,7 @@ impl ConfigSchema {
             let flag = |name: &str| node.get(name).and_then(Value::as_bool).unwrap_or(false);
             access.is_user_only |= flag("user_only");
             access.must_be_signed |= flag("must_be_signed");
+            access.project_narrows |= flag("project_narrows");
             match node.get("safe") {
                 Some(Value::Bool(true)) => access.safety = Safety::Safe,
                 Some(Value::String(word)) if word == "tighter" => access.safety = Safety::Tighter,

@@ -10,8 +10,8 @@ use super::{DbError, approvals, chain, claims, ledger, row_seal, waits};
 use rye_item::timestamp::iso_timestamp;
 use rye_store::ThreadStoreError;
 use rye_store::{
-    BudgetCaps, Claim, CommitOutcome, JournalRecord, MAX_RECORD_BYTES, StatusChange, ThreadChange,
-    ThreadCommit,
+    BudgetCaps, BudgetRefusal, Claim, CommitOutcome, JournalRecord, MAX_RECORD_BYTES, ReserveRequest,
+    StatusChange, ThreadChange, ThreadCommit,
 };
 use rye_thread::money::Nanos;
 use rye_thread::status::ThreadStatus;
@@ -38,13 +38,13 @@ pub(super) fn commit(tx: &mut WriteTx<'_, '_>, commit: &ThreadCommit) -> Result<
     let is_ended = target.status.is_terminal();
     let first = commit.reservation.filter(|_| commit.needs_reservation && !is_ended);
     if let Some(reservation) = first
-        && let Some(refusal) = ledger::reserve(tx, target.row, &commit.thread, reservation, commit.at_ms)?
+        && let Some(refusal) = reserve(tx, target.row, commit, reservation)?
     {
         return Ok(CommitOutcome::Refused(refusal));
     }
     let (seq, hash) = append(tx, target.row, target.seq, target.hash, &commit.records)?;
     for settlement in &commit.settlements {
-        ledger::settle(tx, target.row, &commit.thread, settlement, &at)?;
+        ledger::settle(tx, target.row, commit, settlement, &at)?;
     }
     let caps = commit.caps.unwrap_or(target.caps);
     if caps != target.caps {
@@ -68,7 +68,7 @@ pub(super) fn commit(tx: &mut WriteTx<'_, '_>, commit: &ThreadCommit) -> Result<
             set_status(tx, &mut target, change, &at)?;
         }
         if let Some(reservation) = commit.reservation.filter(|_| !commit.needs_reservation)
-            && let Some(refusal) = ledger::reserve(tx, target.row, &commit.thread, reservation, commit.at_ms)?
+            && let Some(refusal) = reserve(tx, target.row, commit, reservation)?
         {
             outcome = CommitOutcome::Refused(refusal);
         }
@@ -87,6 +87,15 @@ pub(super) fn commit(tx: &mut WriteTx<'_, '_>, commit: &ThreadCommit) -> Result<
     let status = commit.status.as_ref().map(|change| change.to).filter(|_| !is_ended);
     tx.notify(ThreadChange { thread: commit.thread.clone(), status });
     Ok(outcome)
+}
+
+fn reserve(
+    tx: &WriteTx<'_, '_>,
+    row: i64,
+    commit: &ThreadCommit,
+    request: ReserveRequest,
+) -> Result<Option<BudgetRefusal>, DbError> {
+    ledger::reserve(tx, row, &commit.thread, request, &commit.rolling, commit.at_ms)
 }
 
 /// Refuses whoever does not hold the thread any more.

@@ -6,11 +6,15 @@
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::db_error::to_sqlite_integer;
+use super::rolling::RollingCall;
 use super::waits::QueuePosition;
 use super::writer::WriteTx;
 use super::{DbError, waits};
 use rye_store::ThreadStoreError;
-use rye_store::{BudgetCaps, BudgetRefusal, BudgetResource, Reservation, ReserveRequest, Settlement};
+use rye_store::{
+    BudgetCaps, BudgetRefusal, BudgetResource, Reservation, ReserveRequest, RollingBudget, Settlement,
+    ThreadCommit,
+};
 use rye_thread::money::Nanos;
 use rye_thread::thread_id::ThreadId;
 
@@ -76,26 +80,32 @@ pub(super) fn reserve(
     thread: i64,
     name: &ThreadId,
     request: ReserveRequest,
+    budgets: &[RollingBudget],
     at_ms: u64,
 ) -> Result<Option<BudgetRefusal>, DbError> {
     let position = waits::position(tx, thread, at_ms)?;
-    let refusal = try_reserve(tx, thread, name, request, &position)?;
+    let mut refusal = try_reserve(tx, thread, request, &position)?;
+    if refusal.is_none() {
+        let call = RollingCall { store: tx.seal.store, thread: name, call: request.call };
+        refusal = tx.rolling.reserve(call, request, budgets)?;
+    }
+    if refusal.is_none() {
+        write_reservation(tx, thread, name, request)?;
+    }
     if refusal.is_some() || !position.is_empty {
         waits::after_reserve(tx, thread, request, refusal.as_ref(), at_ms)?;
     }
     Ok(refusal)
 }
 
+/// Whether the call fits into what the thread and every ancestor may use.
 fn try_reserve(
     tx: &WriteTx<'_, '_>,
     thread: i64,
-    name: &ThreadId,
     request: ReserveRequest,
     position: &QueuePosition,
 ) -> Result<Option<BudgetRefusal>, DbError> {
-    let spend = to_sqlite_integer(request.spend.0, "a reservation")?;
-    let tokens = to_sqlite_integer(request.tokens, "a reservation")?;
-    let (mut next, mut parent_of_thread) = (Some(thread), None);
+    let mut next = Some(thread);
     for level in 0.. {
         let Some(row) = next else {
             break;
@@ -141,14 +151,24 @@ fn try_reserve(
                     used,
                     reserved,
                     requested: request,
+                    rolling: None,
                 }));
             }
         }
-        if level == 0 {
-            parent_of_thread = parent;
-        }
         next = parent;
     }
+    Ok(None)
+}
+
+/// Writes what a call may cost on the thread and every ancestor.
+fn write_reservation(
+    tx: &WriteTx<'_, '_>,
+    thread: i64,
+    name: &ThreadId,
+    request: ReserveRequest,
+) -> Result<(), DbError> {
+    let spend = to_sqlite_integer(request.spend.0, "a reservation")?;
+    let tokens = to_sqlite_integer(request.tokens, "a reservation")?;
     let call = to_sqlite_integer(request.call, "a call's number")?;
     let added = tx.execute(
         "INSERT INTO calls (thread, call, reserved_spend, reserved_tokens) VALUES (?1, ?2, ?3, ?4)
@@ -159,13 +179,13 @@ fn try_reserve(
         let resource = format!("call {call} was made before");
         return Err(DbError::from(ThreadStoreError::Conflict { thread: name.clone(), what: resource }));
     }
-    tx.execute("UPDATE budget_ledger SET reserved_spend = reserved_spend + ?2, reserved_tokens = reserved_tokens + ?3,
+    let parent: Option<i64> = tx
+        .query_row("UPDATE budget_ledger SET reserved_spend = reserved_spend + ?2, reserved_tokens = reserved_tokens + ?3,
                     subtree_reserved = subtree_reserved + ?2, subtree_reserved_tokens = subtree_reserved_tokens + ?3
-             WHERE thread = ?1", params![thread, spend, tokens])
+             WHERE thread = ?1 RETURNING parent", params![thread, spend, tokens], |row| row.get(0))
         .map_err(overflow_error)?;
     let added = LedgerDelta { reserved: spend, reserved_tokens: tokens, ..LedgerDelta::default() };
-    add_to_ancestors(tx, parent_of_thread, &added)?;
-    Ok(None)
+    add_to_ancestors(tx, parent, &added)
 }
 
 /// What is added to a row and to those above it.
@@ -222,10 +242,11 @@ fn overflow_error(error: rusqlite::Error) -> DbError {
 pub(super) fn settle(
     tx: &WriteTx<'_, '_>,
     thread: i64,
-    name: &ThreadId,
+    commit: &ThreadCommit,
     settlement: &Settlement,
     at: &str,
 ) -> Result<(), DbError> {
+    let name = &commit.thread;
     let contradiction =
         |what: String| DbError::from(ThreadStoreError::Conflict { thread: name.clone(), what });
     let call = to_sqlite_integer(settlement.call, "a call's number")?;
@@ -251,6 +272,8 @@ pub(super) fn settle(
     let output = to_sqlite_integer(settlement.output_tokens, "the tokens of a call")?;
     let tokens =
         input.checked_add(output).ok_or(DbError::from(ThreadStoreError::TooLarge("the tokens of a call")))?;
+    let rolling_call = RollingCall { store: tx.seal.store, thread: name, call: settlement.call };
+    tx.rolling.settle(rolling_call, spend, &commit.rolling)?;
     let is_clamped = tx.spec.rules.clamp_to_reserved && found.is_some();
     let charged_upwards = if is_clamped { spend.min(reserved) } else { spend };
     let attribution = &settlement.attribution;

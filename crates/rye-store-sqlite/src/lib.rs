@@ -27,6 +27,7 @@ mod owner;
 mod prune;
 mod queries;
 mod reply;
+mod rolling;
 mod row_seal;
 mod schema;
 mod secret;
@@ -41,7 +42,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use lillux::file::Lock;
 use rusqlite::{Connection, OpenFlags};
-use rye_store::{ChangeHub, ThreadStoreError};
+use rye_store::{ChangeHub, RollingBudget, RollingUsage, ThreadStoreError};
 
 pub use condition::{StoreCondition, inspect, replace_database, thread_folders};
 use connection::{check_version, connect, database_path};
@@ -71,6 +72,8 @@ struct StoreInner {
     database: PathBuf,
     seal: RowSealer,
     head_log: Arc<HeadLog>,
+    /// Where the budgets of days and months are.
+    rolling: PathBuf,
     writer: WriterHandle,
     readers: Mutex<Vec<Connection>>,
     watcher: Mutex<Connection>,
@@ -177,13 +180,17 @@ impl SqliteStore {
             _ => HeadLog::disabled(),
         });
         let sealing = (seal.clone(), Arc::clone(&head_log));
+        // A secret that lies nowhere is a test's: its budgets lie with its threads.
+        let rolling = secret.keys_dir().unwrap_or(folder).join(rolling::ROLLING_DATABASE);
         let watcher = connect(&database, OpenFlags::empty())?;
-        let writer = WriterHandle::start(connection, database.clone(), sealing, spec, Arc::clone(&changes))?;
+        let databases = (database.clone(), rolling.clone());
+        let writer = WriterHandle::start(connection, databases, sealing, spec, Arc::clone(&changes))?;
         let shared = StoreInner {
             folder: folder.to_owned(),
             database,
             seal,
             head_log,
+            rolling,
             writer,
             readers: Mutex::new(Vec::new()),
             watcher: Mutex::new(watcher),
@@ -230,6 +237,17 @@ impl SqliteStore {
         };
         run().map_err(|error: DbError| error.with_path(&self.shared.database))
     }
+}
+
+/// What is spent and reserved of budgets of a day or a month, from the user's folder of keys.
+///
+/// # Errors
+/// When the database cannot be read.
+pub fn rolling_usage(
+    signing_keys: &Path,
+    budgets: &[RollingBudget],
+) -> Result<Vec<RollingUsage>, ThreadStoreError> {
+    Ok(rolling::read_usage(&signing_keys.join(rolling::ROLLING_DATABASE), budgets)?)
 }
 
 fn writer_gone_error() -> ThreadStoreError {

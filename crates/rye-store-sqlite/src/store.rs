@@ -4,16 +4,12 @@ use std::sync::PoisonError;
 
 use lillux::Digest;
 use rye_store::{
-    Approval, ApprovalDecision, ApprovalRecord, CancelRequest, ChangeReceiver, Charge, ChargeScope, Claim,
-    ClaimOutcome, ClaimPolicy, CommitOutcome, CreateOutcome, JournalRecord, LedgerRow, NewThread,
-    OpenApprovals, Owner, PruneOptions, PruneReport, Reservation, SpawnCaps, StoreFreshness, StoreFuture,
-    ThreadChange, ThreadCommit, ThreadFilter, ThreadRow, ThreadStore, TreeGroup, TreeTotals,
+    Approval, ApprovalDecision, ApprovalRecord, CancelRequest, ChangeReceiver, Charge, ChargeScope, Claim, ClaimOutcome, ClaimPolicy, CommitOutcome, CreateOutcome, JournalRecord, LedgerRow, NewThread, OpenApprovals, Owner, PruneOptions, PruneReport, Reservation, RollingBudget, RollingUsage, SpawnCaps, StoreFreshness, StoreFuture, ThreadChange, ThreadCommit, ThreadFilter, ThreadRow, ThreadStore, TreeGroup, TreeTotals,
 };
 use rye_thread::thread_id::ThreadId;
 
 use crate::{
-    DbError, SqliteStore, approvals, audit, blobs, cancel_requests, claims, commit, create, ledger, prune,
-    queries, waits,
+    DbError, SqliteStore, approvals, audit, blobs, cancel_requests, claims, commit, create, ledger, prune, queries, rolling, waits,
 };
 
 impl SqliteStore {
@@ -142,6 +138,12 @@ impl ThreadStore for SqliteStore {
 
     fn charges<'a>(&'a self, id: &'a ThreadId, scope: ChargeScope) -> StoreFuture<'a, Vec<Charge>> {
         self.reading(move |connection| queries::charges(connection, id, scope))
+    }
+
+    fn rolling_usage<'a>(&'a self, budgets: &'a [RollingBudget]) -> StoreFuture<'a, Vec<RollingUsage>> {
+        Box::pin(async move {
+            rolling::read_usage(&self.shared.rolling, budgets).map_err(rye_store::ThreadStoreError::from)
+        })
     }
 
     fn put_blob(&self, bytes: Vec<u8>, at_ms: u64) -> StoreFuture<'_, Digest> {

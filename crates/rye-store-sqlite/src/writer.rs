@@ -14,6 +14,7 @@ use rusqlite::{Connection, Params, Row, Statement};
 
 use super::DbError;
 use super::head_log::HeadLog;
+use super::rolling::RollingDb;
 use rye_store::{ChangeHub, ThreadChange, ThreadStoreError};
 
 use super::row_seal::{RowHead, RowSealer};
@@ -33,6 +34,7 @@ pub(super) struct WriteTx<'a, 'c> {
     pub(super) seal: &'a RowSealer,
     pub(super) head_log: &'a HeadLog,
     pub(super) spec: &'a LedgerSpec,
+    pub(super) rolling: &'a RollingDb,
     changes: &'a mut Vec<ThreadChange>,
     heads: &'a mut Vec<(ThreadId, RowHead)>,
 }
@@ -147,14 +149,15 @@ pub(super) struct WriterHandle {
 impl WriterHandle {
     pub(super) fn start(
         connection: Connection,
-        database: PathBuf,
+        databases: (PathBuf, PathBuf),
         seal_state: (RowSealer, Arc<HeadLog>),
         spec: LedgerSpec,
         listeners: Arc<ChangeHub>,
     ) -> Result<Self, DbError> {
         let (jobs, receiver) = channel();
         let (seal, record) = seal_state;
-        let writer = WriterThread { connection, database, seal, head_log: record, spec, listeners };
+        let (database, rolling) = (databases.0, RollingDb::new(databases.1));
+        let writer = WriterThread { connection, database, seal, head_log: record, spec, rolling, listeners };
         let thread = std::thread::Builder::new()
             .name("threads-store".to_owned())
             .spawn(move || writer.run(&receiver))?;
@@ -202,6 +205,7 @@ struct WriterThread {
     seal: RowSealer,
     head_log: Arc<HeadLog>,
     spec: LedgerSpec,
+    rolling: RollingDb,
     listeners: Arc<ChangeHub>,
 }
 
@@ -261,7 +265,7 @@ impl WriterThread {
         execute("BEGIN IMMEDIATE").map_err(failed)?;
         let (mut changes, mut heads) = (Vec::new(), Vec::new());
         for job in jobs {
-            let (written, change_count) = (self.connection.total_changes(), changes.len());
+            let (written, change_count) = (self.total_changes(), changes.len());
             let head_count = heads.len();
             let mut tx = WriteTx {
                 connection: &self.connection,
@@ -269,6 +273,7 @@ impl WriterThread {
                 seal: &self.seal,
                 head_log: &self.head_log,
                 spec: &self.spec,
+                rolling: &self.rolling,
                 changes: &mut changes,
                 heads: &mut heads,
             };
@@ -278,10 +283,14 @@ impl WriterThread {
             changes.truncate(change_count);
             heads.truncate(head_count);
             // Some failures end the transaction by themselves.
-            if self.connection.is_autocommit() || self.connection.total_changes() != written {
+            if self.connection.is_autocommit() || self.total_changes() != written {
                 self.rollback();
                 return Err(BatchError::Job);
             }
+        }
+        if let Err(error) = self.rolling.commit() {
+            self.rollback();
+            return Err(BatchError::Transaction(error));
         }
         if let Err(error) = execute("COMMIT") {
             self.rollback();
@@ -292,7 +301,13 @@ impl WriterThread {
         Ok(())
     }
 
+    /// Rows written so far.
+    fn total_changes(&self) -> u64 {
+        self.connection.total_changes() + self.rolling.total_changes()
+    }
+
     fn rollback(&self) {
+        self.rolling.rollback();
         if !self.connection.is_autocommit() {
             // When even this fails, the next transaction does, and says why.
             let _ = self.connection.execute_batch("ROLLBACK");

@@ -6,10 +6,7 @@ use lillux_hash::Digest;
 use rye_thread::thread_id::ThreadId;
 
 use crate::{
-    Approval, ApprovalDecision, ApprovalRecord, CancelRequest, ChangeReceiver, Charge, ChargeScope, Claim,
-    ClaimOutcome, ClaimPolicy, CommitOutcome, CreateOutcome, JournalRecord, LedgerRow, NewThread,
-    OpenApprovals, Owner, PruneOptions, PruneReport, Reservation, SpawnCaps, StoreFreshness, StoreFuture,
-    ThreadCommit, ThreadFilter, ThreadRow, ThreadStore, ThreadStoreError, TreeTotals, block_on,
+    Approval, ApprovalDecision, ApprovalRecord, CancelRequest, ChangeReceiver, Charge, ChargeScope, Claim, ClaimOutcome, ClaimPolicy, CommitOutcome, CreateOutcome, JournalRecord, LedgerRow, NewThread, OpenApprovals, Owner, PruneOptions, PruneReport, Reservation, RollingBudget, RollingUsage, SpawnCaps, StoreFreshness, StoreFuture, ThreadCommit, ThreadFilter, ThreadRow, ThreadStore, ThreadStoreError, TreeTotals, block_on,
 };
 
 /// A shared store. Writes on the way of a thread are asynchronous, questions wait; [`StoreHandle::shared`] gives the
@@ -87,6 +84,8 @@ waiting! {
     ledger => ledger(id: &ThreadId) -> LedgerRow;
     /// See [`ThreadStore::charges`].
     charges => charges(id: &ThreadId, scope: ChargeScope) -> Vec<Charge>;
+    /// See [`ThreadStore::rolling_usage`].
+    rolling_usage => rolling_usage(budgets: &[RollingBudget]) -> Vec<RollingUsage>;
     /// See [`ThreadStore::put_blob`].
     put_blob_blocking => put_blob(bytes: Vec<u8>, at_ms: u64) -> Digest;
     /// See [`ThreadStore::put_blob_for`].

@@ -37,6 +37,7 @@ pub use records::{
 };
 pub use rye_thread::cost::Attribution;
 pub use rye_thread::machine::{BudgetRefusal, BudgetResource};
+pub use rye_thread::rolling::{BudgetPeriod, BudgetScope, RollingBudget, RollingRefusal, RollingUsage};
 pub use store::{StoreFuture, ThreadStore};
 pub use waits::{WAIT_LEASE_MS, WAIT_RENEWAL_MS, WaitKind};
 

@@ -7,6 +7,7 @@ use rye_thread::cost::{Attribution, Cost};
 use rye_thread::limits::ThreadLimits;
 use rye_thread::machine::BudgetRefusal;
 use rye_thread::money::Nanos;
+use rye_thread::rolling::RollingBudget;
 use rye_thread::status::{SuspendReason, ThreadStatus};
 use rye_thread::thread_id::ThreadId;
 
@@ -156,6 +157,9 @@ pub struct ThreadCommit {
     pub reservation: Option<ReserveRequest>,
     /// Whether nothing of this is kept if the reservation is refused.
     pub needs_reservation: bool,
+    /// Budgets of a day or a month that the reservation counts against, beside those of the tree. A settled call counts
+    /// where it was reserved; one that was not reserved counts here.
+    pub rolling: Vec<RollingBudget>,
     /// What the thread itself has used by now.
     pub cost: Option<Cost>,
     /// New maxima, for a thread whose limits were raised.
@@ -184,6 +188,7 @@ impl ThreadCommit {
             settlements: Vec::new(),
             reservation: None,
             needs_reservation: false,
+            rolling: Vec::new(),
             cost: None,
             caps: None,
             limits: None,

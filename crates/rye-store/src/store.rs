@@ -6,10 +6,7 @@ use lillux_hash::Digest;
 use rye_thread::thread_id::ThreadId;
 
 use crate::{
-    Approval, ApprovalDecision, ApprovalRecord, CancelRequest, ChangeReceiver, Charge, ChargeScope, Claim,
-    ClaimOutcome, ClaimPolicy, CommitOutcome, CreateOutcome, JournalRecord, LedgerRow, NewThread,
-    OpenApprovals, Owner, PruneOptions, PruneReport, Reservation, SpawnCaps, StoreFreshness, ThreadCommit,
-    ThreadFilter, ThreadRow, ThreadStoreError, TreeTotals,
+    Approval, ApprovalDecision, ApprovalRecord, CancelRequest, ChangeReceiver, Charge, ChargeScope, Claim, ClaimOutcome, ClaimPolicy, CommitOutcome, CreateOutcome, JournalRecord, LedgerRow, NewThread, OpenApprovals, Owner, PruneOptions, PruneReport, Reservation, RollingBudget, RollingUsage, SpawnCaps, StoreFreshness, ThreadCommit, ThreadFilter, ThreadRow, ThreadStoreError, TreeTotals,
 };
 
 /// What a store answers, later. It needs no runtime to get there.
@@ -105,6 +102,9 @@ pub trait ThreadStore: std::fmt::Debug + Send + Sync {
 
     /// What settled calls have cost, by thread and purpose, the dearest first.
     fn charges<'a>(&'a self, id: &'a ThreadId, scope: ChargeScope) -> StoreFuture<'a, Vec<Charge>>;
+
+    /// What is spent and reserved of each of these budgets of a day or a month.
+    fn rolling_usage<'a>(&'a self, budgets: &'a [RollingBudget]) -> StoreFuture<'a, Vec<RollingUsage>>;
 
     /// Keeps a part that many threads share; gives its name.
     fn put_blob(&self, bytes: Vec<u8>, at_ms: u64) -> StoreFuture<'_, Digest>;

@@ -24,6 +24,7 @@ pub mod machine;
 pub mod model;
 pub mod money;
 pub mod risk;
+pub mod rolling;
 pub mod spec;
 pub mod status;
 pub mod thread_id;

@@ -3,11 +3,13 @@
 //! Resolution: defaults of `resilience.yaml`, then the directive's `<limits>`, then the caller's overrides, then capped by
 //! the parent. A limit that is absent is none: `null` says so.
 
+use rye_item::timestamp::iso_timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::cost::Cost;
 use crate::money::Nanos;
+use crate::rolling::RollingRefusal;
 
 /// The names of limits, as files and people write them.
 pub const LIMIT_NAMES: [&str; 6] = ["turns", "tokens", "spend", "spawns", "depth", "duration_seconds"];
@@ -58,19 +60,39 @@ pub struct LimitReached {
     /// What the next call may need, where that is more than is left.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub needed: Option<Value>,
+    /// The budget of a day or a month, if it is one: `day budget of user`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<String>,
+    /// When that budget's period ends, in UTC.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub frees_at: Option<String>,
 }
 
 impl LimitReached {
     /// Of the limit `name`.
     #[must_use]
     pub fn new(name: &str, current_value: Value, current_max: Value) -> Self {
-        Self { limit_code: format!("{name}_exceeded"), current_value, current_max, needed: None }
+        Self {
+            limit_code: format!("{name}_exceeded"),
+            current_value,
+            current_max,
+            needed: None,
+            budget: None,
+            frees_at: None,
+        }
     }
 
     /// The same, and what the next call may need.
     #[must_use]
     pub fn with_needed(self, needed: Value) -> Self {
         Self { needed: Some(needed), ..self }
+    }
+
+    /// The same, of the budget of a day or a month.
+    #[must_use]
+    pub fn of_rolling(self, refusal: &RollingRefusal) -> Self {
+        let frees_at = Some(iso_timestamp(refusal.frees_ms));
+        Self { budget: Some(refusal.budget.clone()), frees_at, ..self }
     }
 
     /// How much more lets the thread go on: as much again, and no less than the next call may need.
@@ -91,13 +113,17 @@ impl LimitReached {
     /// What to tell a person.
     #[must_use]
     pub fn message(&self) -> String {
-        let name = self.name().replace('_', " ");
+        let name = self.budget.clone().unwrap_or_else(|| self.name().replace('_', " "));
         let (used, max) = (&self.current_value, &self.current_max);
-        match &self.needed {
+        let message = match &self.needed {
             Some(needed) if used.as_f64() < max.as_f64() => {
                 format!("{name} would be exceeded: {used} of {max} used, and the next call may need {needed}")
             }
             _ => format!("{name} reached: {used} of {max}"),
+        };
+        match &self.frees_at {
+            Some(frees_at) => format!("{message}; a new period begins at {frees_at}"),
+            None => message,
         }
     }
 

@@ -31,6 +31,7 @@ use crate::machine::{ThreadEvent, ThreadOutcome, ThreadState, ToolResult, step};
 use crate::provider_chain::ProviderChain;
 use crate::redact::{RedactionTally, Redactor};
 use crate::result_format::ArtifactStore;
+use crate::rolling::TimeZone;
 use crate::spec::{SpawnReason, ThreadSpec};
 use crate::store::{
     Claim, CommitOutcome, JournalRecord, Reservation, Settlement, ThreadCommit, ThreadStoreError,
@@ -137,6 +138,11 @@ pub trait MillisClock: Send + Sync {
     /// Milliseconds since some moment, never set back or ahead: for durations.
     fn monotonic_ms(&self) -> u64 {
         self.now_ms()
+    }
+
+    /// The time zone whose midnight ends a day.
+    fn time_zone(&self) -> TimeZone {
+        TimeZone::UTC
     }
 }
 

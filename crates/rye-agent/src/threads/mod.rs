@@ -44,6 +44,7 @@ use crate::limits::ThreadLimits;
 use crate::machine::ThreadOutcome;
 use crate::prepare;
 use crate::redact::{Redactor, RedactorCache};
+use crate::rolling::{RollingBudget, RollingBudgets};
 use crate::spec::ThreadSpec;
 use crate::store::{
     Claim, ColumnSpec, CommitOutcome, IndexSpec, LedgerRules, LedgerSpec, Owner, PruneOptions, StoreHandle,
@@ -114,6 +115,7 @@ pub(crate) struct ThreadRuntime {
     prepared_cache: prepare::PreparedCache,
     templates: start::TemplateCache,
     endpoints: EndpointPool,
+    rolling: RollingBudgets,
     /// When it was last looked whether old threads are to be forgotten.
     prune_checked_at: Mutex<Option<Instant>>,
 }
@@ -211,6 +213,7 @@ impl Threads {
             prepared_cache,
             templates: start::TemplateCache::default(),
             endpoints: EndpointPool::default(),
+            rolling: RollingBudgets::default(),
             prune_checked_at: Mutex::default(),
         };
         Ok(Self { runtime: Arc::new(inner) })
@@ -325,6 +328,19 @@ impl ThreadRuntime {
         let _ = std::thread::Builder::new().name("prune".to_owned()).spawn(work);
     }
 
+    /// The budgets of a day or a month that a commit's spending counts against.
+    fn rolling_budgets(&self, commit: &ThreadCommit) -> Result<Vec<RollingBudget>> {
+        let settings = match (self.setup.engine)() {
+            Ok(engine) => self.rolling.current(&engine.workspace)?,
+            Err(error) => self.rolling.last().ok_or(error)?,
+        };
+        if settings.caps.is_empty() {
+            return Ok(Vec::new());
+        }
+        let directives = self.rolling.directives(&self.store, &settings, &commit.thread)?;
+        settings.budgets(&directives, commit.at_ms, || self.setup.clock.time_zone())
+    }
+
     /// How much a thread may use by now, wherever it runs.
     fn current_limits(&self, id: &ThreadId) -> Result<ThreadLimits> {
         let local_limits = self.running().get(id).map(|live| live.limits);
@@ -353,6 +369,17 @@ impl ThreadJournal for ThreadRuntime {
     ) -> BoxFuture<'_, std::result::Result<CommitOutcome, ThreadStoreError>> {
         for approval in &mut commit.approvals {
             approval.detail["chain"] = self.ancestry_value(&approval.thread);
+        }
+        if commit.reservation.is_some() || !commit.settlements.is_empty() {
+            match self.rolling_budgets(&commit) {
+                Ok(budgets) => commit.rolling = budgets,
+                // What was spent is recorded in any case.
+                Err(_) if commit.reservation.is_none() => {}
+                Err(error) => {
+                    let error = ThreadStoreError::Failed(rye_item::text::one_line(&error.to_string()));
+                    return Box::pin(std::future::ready(Err(error)));
+                }
+            }
         }
         self.store.commit(commit)
     }

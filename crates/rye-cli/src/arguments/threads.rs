@@ -64,15 +64,20 @@ pub enum ThreadCommand {
         #[arg(value_name = "THREAD", add = ArgValueCompleter::new(completion::threads))]
         id: String,
     },
-    /// Show the cost of a thread and its descendants
-    #[command(after_help = "rye thread cost 0a1b --by child")]
+    /// Show the cost of a thread and its descendants, or of all threads since a time
+    #[command(
+        after_help = "rye thread cost 0a1b --by child\nrye thread cost --since today      and what is left of the budgets in budgets.yaml"
+    )]
     Cost {
         /// The thread's id or its beginning
-        #[arg(value_name = "THREAD", add = ArgValueCompleter::new(completion::threads))]
-        id: String,
+        #[arg(value_name = "THREAD", required_unless_present = "since", add = ArgValueCompleter::new(completion::threads))]
+        id: Option<String>,
         /// Group costs by this
         #[arg(long, value_enum, default_value_t = CostBy::Item)]
         by: CostBy,
+        /// All threads of this place that ran since then: today, month, 7d, 12h, 30m or a date
+        #[arg(long, value_name = "TIME", conflicts_with_all = ["id", "by"])]
+        since: Option<String>,
     },
     /// Follow a thread until it ends
     Tail {

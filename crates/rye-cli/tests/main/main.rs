@@ -85,6 +85,7 @@ mod thread_forks;
 mod thread_hooks;
 mod thread_records;
 mod thread_rollback;
+mod thread_rolling_budgets;
 mod thread_run;
 mod thread_views;
 mod toctou;

@@ -7,6 +7,7 @@ mod forgery;
 mod freshness;
 mod processes;
 mod retention;
+mod rolling;
 
 use std::path::{Path, PathBuf};
 

@@ -49,6 +49,11 @@ fn what_a_child_does() {
     let (Ok(act), Ok(folder)) = (std::env::var(ACTION_VAR), std::env::var(FOLDER_VAR)) else {
         return;
     };
+    if let Some(project) = act.strip_prefix("spend in ") {
+        let store = rolling::open_project(Path::new(&folder), project);
+        println!("said: {}", rolling::spend_in_project(&store, 500));
+        return;
+    }
     let store = open_store(Path::new(&folder));
     match act.as_str() {
         "write" => write_forever(&store),
@@ -210,6 +215,14 @@ fn racing_processes_never_exceed_budget() {
     assert_eq!(world.store.ledger(&thread_id(1)).expect("a row").remaining_spend(), Some(Nanos(0)));
     assert_eq!(world.store.thread(&thread_id(1)).expect("read").expect("a thread").spawn_count, 80);
     assert_eq!(world.store.audit().expect("audited"), Vec::<String>::new());
+}
+
+#[test]
+fn racing_projects_never_exceed_rolling_budget() {
+    let user = tempfile::tempdir().expect("a folder");
+    let mut children = ["spend in one", "spend in other"].map(|act| spawn_child(user.path(), act));
+    let funded = children.each_mut().map(|child| child_output(child)[0].parse::<u32>().expect("a number"));
+    assert_eq!(funded.iter().sum::<u32>(), 50);
 }
 
 #[test]

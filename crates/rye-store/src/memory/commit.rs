@@ -186,7 +186,7 @@ pub(super) fn commit(
     let thread = tables.get(&commit.thread)?;
     fence(thread, commit.claim, &commit.thread)?;
     check_records(&commit.records)?;
-    let mut draft = LedgerDraft::load(tables, number);
+    let mut draft = LedgerDraft::load(tables, number, &commit.rolling);
     let is_ended = thread.row.status.is_terminal();
     let mut refusal = None;
     if let Some(reservation) = commit.reservation.filter(|_| commit.needs_reservation && !is_ended) {

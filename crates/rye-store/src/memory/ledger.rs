@@ -6,9 +6,10 @@ use rye_thread::machine::{BudgetRefusal, BudgetResource};
 use rye_thread::money::Nanos;
 use rye_thread::thread_id::ThreadId;
 
+use super::rolling::MemoryRolling;
 use super::{MemoryTables, MemoryThread};
 use crate::{
-    Attribution, BudgetCaps, LedgerRow, LedgerRules, Reservation, ReserveRequest, Settlement,
+    Attribution, BudgetCaps, LedgerRow, LedgerRules, Reservation, ReserveRequest, RollingBudget, Settlement,
     ThreadStoreError,
 };
 
@@ -49,11 +50,13 @@ pub(super) struct LedgerDraft {
     /// The thread's own row first, the root's last.
     rows: Vec<(i64, LedgerRow)>,
     calls: BTreeMap<u64, Call>,
+    budgets: Vec<RollingBudget>,
+    rolling: MemoryRolling,
 }
 
 impl LedgerDraft {
     /// The rows as they are.
-    pub(super) fn load(tables: &MemoryTables, thread: i64) -> Self {
+    pub(super) fn load(tables: &MemoryTables, thread: i64, budgets: &[RollingBudget]) -> Self {
         let mut rows = Vec::new();
         let mut next = Some(thread);
         while let Some((number, found)) = next.and_then(|number| Some((number, tables.threads.get(&number)?)))
@@ -61,7 +64,8 @@ impl LedgerDraft {
             rows.push((number, found.ledger.clone()));
             next = found.parent;
         }
-        Self { rows, calls: BTreeMap::new() }
+        let (calls, budgets) = (BTreeMap::new(), budgets.to_vec());
+        Self { rows, calls, budgets, rolling: tables.rolling.clone() }
     }
 
     /// Sets other maxima for the thread.
@@ -117,6 +121,7 @@ impl LedgerDraft {
                         used,
                         reserved,
                         requested,
+                        rolling: None,
                     }));
                 }
             }
@@ -126,6 +131,9 @@ impl LedgerDraft {
         if self.call(thread, request.call).is_some() {
             let what = format!("call {} was made before", request.call);
             return Err(ThreadStoreError::Conflict { thread: thread.row.id.clone(), what });
+        }
+        if let Some(refusal) = self.rolling.reserve(&thread.row.id, request, &self.budgets) {
+            return Ok(Some(refusal));
         }
         let call = Call { reserved_spend: request.spend.0, reserved_tokens: request.tokens, settled: None };
         self.calls.insert(request.call, call);
@@ -167,6 +175,7 @@ impl LedgerDraft {
         let input_tokens = check_size(settlement.input_tokens, "the tokens of a call")?;
         let output_tokens = check_size(settlement.output_tokens, "the tokens of a call")?;
         let tokens = check_size(input_tokens.saturating_add(output_tokens), "the tokens of a call")?;
+        self.rolling.settle(&thread.row.id, number, spend, &self.budgets);
         let is_clamped = rules.clamp_to_reserved && is_reserved;
         let charged_upwards = if is_clamped { spend.min(reserved) } else { spend };
         for (index, (_, row)) in self.rows.iter_mut().enumerate() {
@@ -197,6 +206,7 @@ impl LedgerDraft {
 
     /// Puts the rows back into the store.
     pub(super) fn save(self, tables: &mut MemoryTables) {
+        tables.rolling = self.rolling;
         let mut calls = Some(self.calls);
         for (number, row) in self.rows {
             if let Some(thread) = tables.threads.get_mut(&number) {

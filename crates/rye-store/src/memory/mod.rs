@@ -4,6 +4,7 @@ mod commit;
 mod ledger;
 mod queries;
 mod retention;
+mod rolling;
 mod waits;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -13,11 +14,7 @@ use lillux_hash::Digest;
 use rye_thread::thread_id::ThreadId;
 
 use crate::{
-    Approval, ApprovalDecision, ApprovalRecord, CancelRequest, ChangeHub, ChangeReceiver, Charge,
-    ChargeScope, Claim, ClaimOutcome, ClaimPolicy, CommitOutcome, CreateOutcome, JournalRecord, LedgerRow,
-    LedgerRules, MAX_CANCEL_REQUEST_AGE_MS, NewThread, OpenApprovals, Owner, OwnerProbe, PruneOptions,
-    PruneReport, Reservation, SpawnCaps, StoreFreshness, StoreFuture, ThreadChange, ThreadCommit,
-    ThreadFilter, ThreadRow, ThreadStore, ThreadStoreError, TreeTotals,
+    Approval, ApprovalDecision, ApprovalRecord, CancelRequest, ChangeHub, ChangeReceiver, Charge, ChargeScope, Claim, ClaimOutcome, ClaimPolicy, CommitOutcome, CreateOutcome, JournalRecord, LedgerRow, LedgerRules, MAX_CANCEL_REQUEST_AGE_MS, NewThread, OpenApprovals, Owner, OwnerProbe, PruneOptions, PruneReport, Reservation, RollingBudget, RollingUsage, SpawnCaps, StoreFreshness, StoreFuture, ThreadChange, ThreadCommit, ThreadFilter, ThreadRow, ThreadStore, ThreadStoreError, TreeTotals,
 };
 
 /// A store that keeps everything in memory. Copies are the same store.
@@ -48,6 +45,7 @@ struct MemoryTables {
     approvals: BTreeMap<String, ApprovalRecord>,
     waits: BTreeMap<i64, waits::MemoryWait>,
     cancel_requests: BTreeMap<i64, (u64, String)>,
+    rolling: rolling::MemoryRolling,
     version: i64,
     pruned_ms: Option<u64>,
 }
@@ -306,6 +304,10 @@ impl ThreadStore for MemoryStore {
 
     fn charges<'a>(&'a self, id: &'a ThreadId, scope: ChargeScope) -> StoreFuture<'a, Vec<Charge>> {
         self.read(|tables| queries::charges(tables, id, scope))
+    }
+
+    fn rolling_usage<'a>(&'a self, budgets: &'a [RollingBudget]) -> StoreFuture<'a, Vec<RollingUsage>> {
+        self.read(|tables| Ok(budgets.iter().map(|budget| tables.rolling.usage(budget)).collect()))
     }
 
     fn put_blob(&self, bytes: Vec<u8>, at_ms: u64) -> StoreFuture<'_, Digest> {

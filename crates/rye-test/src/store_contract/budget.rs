@@ -23,6 +23,7 @@ pub fn call_is_reserved_on_every_ancestor(open: OpenStore) {
         used: 0,
         reserved: 60,
         requested: 41,
+        rolling: None,
     };
     assert_eq!(world.commit(call.clone()), CommitOutcome::Refused(refusal));
     assert_eq!(sums(2), (0, 0, 0, 60), "a refused call is reserved nowhere");
@@ -54,6 +55,7 @@ pub fn tokens_are_budgeted_without_any_price(open: OpenStore) {
         used: 0,
         reserved: 10,
         requested: 10,
+        rolling: None,
     };
     assert_eq!(refused, CommitOutcome::Refused(refusal));
 }

@@ -10,6 +10,7 @@ pub mod budget;
 pub mod claims;
 pub mod properties;
 pub mod retention;
+pub mod rolling;
 pub mod waits;
 
 use std::any::Any;
@@ -72,6 +73,10 @@ macro_rules! store_contract {
             retention::blob_is_pruned_with_its_thread,
             retention::oldest_ended_trees_are_pruned,
             retention::automatic_prune_waits_a_day,
+            rolling::trees_share_a_rolling_budget,
+            rolling::clock_set_back_frees_no_money,
+            rolling::unreserved_spend_counts_once,
+            rolling::concurrent_trees_never_exceed_rolling_budget,
             waits::first_waiting_call_is_served_first,
             waits::silent_waiter_loses_its_turn,
             waits::children_get_places_in_order,

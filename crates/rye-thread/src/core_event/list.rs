@@ -449,6 +449,10 @@ core_events! {
         reserved: Value,
         /// What the call may need.
         asked: Value,
+        /// The budget of a day or a month, if it is one.
+        budget: Option<String>,
+        /// When that budget's period ends.
+        frees_at: Option<String>,
     }
 
     /// The next model call waits for money that is reserved for others.
@@ -465,6 +469,10 @@ core_events! {
         reserved: Value,
         /// What the call may need.
         asked: Value,
+        /// The budget of a day or a month, if it is one.
+        budget: Option<String>,
+        /// When that budget's period ends.
+        frees_at: Option<String>,
     }
 
     /// The conversation is too long for the model.

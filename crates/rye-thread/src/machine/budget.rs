@@ -4,6 +4,7 @@
 //! The bound of a prompt costs nothing and is the first check. The estimate looks at the text, and is corrected by what
 //! the provider counts in this thread.
 
+use rye_item::timestamp::iso_timestamp;
 use serde_json::json;
 
 use super::effect::{CostBound, Effect};
@@ -298,6 +299,8 @@ impl ThreadState {
                     used: refusal.amount_value(refusal.used),
                     reserved: refusal.amount_value(refusal.reserved),
                     asked: refusal.amount_value(needed),
+                    budget: refusal.rolling.as_ref().map(|rolling| rolling.budget.clone()),
+                    frees_at: refusal.rolling.as_ref().map(|rolling| iso_timestamp(rolling.frees_ms)),
                 }));
                 self.last_ms
             }

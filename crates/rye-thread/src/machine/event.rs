@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::approval::ApprovalAnswer;
 use crate::limits::ThreadLimits;
 use crate::money::Nanos;
+use crate::rolling::RollingRefusal;
 use crate::status::ThreadStatus;
 use crate::thread_id::ThreadId;
 
@@ -182,6 +183,9 @@ pub struct BudgetRefusal {
     /// What this call might have needed.
     #[serde(rename = "asked")]
     pub requested: u64,
+    /// The budget of a day or a month that could not cover it, if it was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rolling: Option<RollingRefusal>,
 }
 
 impl BudgetRefusal {

@@ -30,10 +30,11 @@ impl ThreadState {
     pub(super) fn budget_exhausted(&mut self, refusal: &BudgetRefusal) -> Vec<Effect> {
         let is_own = refusal.refused_by == self.spec.instance.thread_id;
         let amount_value = |amount| refusal.amount_value(amount);
-        let name = match (is_own, refusal.resource) {
-            (true, BudgetResource::Spend) => "spend",
-            (true, BudgetResource::Tokens) => "tokens",
-            (false, _) => "hierarchical_budget",
+        let name = match (&refusal.rolling, is_own, refusal.resource) {
+            (Some(_), _, _) => "rolling_budget",
+            (None, true, BudgetResource::Spend) => "spend",
+            (None, true, BudgetResource::Tokens) => "tokens",
+            (None, false, _) => "hierarchical_budget",
         };
         let used = refusal.used.saturating_add(refusal.reserved);
         // What others below it used counts as well, and with more room the call may ask for more.
@@ -44,6 +45,7 @@ impl ThreadState {
         });
         let reached = LimitReached::new(name, amount_value(used), amount_value(refusal.limit))
             .with_needed(amount_value(requested));
+        let reached = refusal.rolling.iter().fold(reached, LimitReached::of_rolling);
         let mut effects = vec![Self::record(CoreEvent::BudgetExhausted {
             thread_id: refusal.refused_by.clone(),
             what: refusal.resource,
@@ -51,8 +53,12 @@ impl ThreadState {
             used: amount_value(refusal.used),
             reserved: amount_value(refusal.reserved),
             asked: amount_value(refusal.requested),
+            budget: reached.budget.clone(),
+            frees_at: reached.frees_at.clone(),
         })];
-        let reason = if is_own { SuspendReason::Limit } else { SuspendReason::Budget };
+        // What a day or a month allows is not the thread's own limit: raising that would not help.
+        let is_limit = is_own && refusal.rolling.is_none();
+        let reason = if is_limit { SuspendReason::Limit } else { SuspendReason::Budget };
         effects.extend(self.on_limit(reached, reason));
         effects
     }

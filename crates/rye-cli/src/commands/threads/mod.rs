@@ -11,6 +11,7 @@ mod prune;
 mod rebuild;
 pub mod runner;
 mod show;
+mod spending;
 mod tail;
 mod thread_index;
 mod tree;
@@ -40,7 +41,10 @@ pub fn run(global: &GlobalArguments, command: &ThreadCommand) -> CommandResult {
         ThreadCommand::List(arguments) => list::list(&open_and_resume()?, arguments),
         ThreadCommand::Tree { id, live } => tree::tree(&open_and_resume()?, id.as_deref(), *live),
         ThreadCommand::Show { id } => show::show(&open_and_resume()?, id),
-        ThreadCommand::Cost { id, by } => cost::cost(&open()?, id, *by),
+        ThreadCommand::Cost { since: Some(since), .. } => spending::spending(&open()?, since),
+        ThreadCommand::Cost { id, by, since: None } => {
+            cost::cost(&open()?, id.as_deref().unwrap_or_default(), *by)
+        }
         ThreadCommand::Tail { id, tree } => tail::tail(&open_and_resume()?, id, *tree),
         ThreadCommand::Transcript { id, markdown } => tail::transcript(&open()?, id, *markdown),
         ThreadCommand::Verify { accept_older: true, .. } => verify::accept_older(&open()?),

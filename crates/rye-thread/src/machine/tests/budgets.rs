@@ -10,7 +10,15 @@ use crate::thread_id::ThreadId;
 
 fn refusal(limit: u64, used: u64, reserved: u64, requested: u64) -> BudgetRefusal {
     let refused_by = ThreadId::parse("thread-ffffffffffff").expect("an id");
-    BudgetRefusal { refused_by, resource: BudgetResource::Spend, limit, used, reserved, requested }
+    BudgetRefusal {
+        refused_by,
+        resource: BudgetResource::Spend,
+        limit,
+        used,
+        reserved,
+        requested,
+        rolling: None,
+    }
 }
 
 /// What the last call asks for: the longest answer, and the money reserved.

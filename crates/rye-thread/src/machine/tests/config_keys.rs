@@ -79,6 +79,7 @@ fn on_exceed_applies_without_hooks() {
             used: 1,
             reserved: 0,
             requested: 1,
+            rolling: None,
         }));
         assert_eq!(play.state.status(), status, "{word}");
     }

@@ -111,6 +111,7 @@ fn respond(play: &mut Harness, choice: u8) {
                 used: 1,
                 reserved: 0,
                 requested: 1,
+                rolling: None,
             })),
             _ => play.apply(ThreadEvent::BackoffElapsed),
         },

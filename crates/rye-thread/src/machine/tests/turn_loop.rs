@@ -418,6 +418,7 @@ fn refused_call_reports_needed_raise() {
         used: 40,
         reserved: 0,
         requested: 5_000,
+        rolling: None,
     };
     play.apply(ThreadEvent::BudgetRefused(refusal));
     let reached: crate::limits::LimitReached =
@@ -459,6 +460,7 @@ fn insufficient_budget_suspends() {
             used: 4,
             reserved: 5,
             requested: 3,
+            rolling: None,
         };
         play.apply(ThreadEvent::BudgetRefused(refusal));
         assert_eq!(outcome(&play).reason, Some(reason));

@@ -1,0 +1,357 @@
+//! Budgets of a day or a month, in a database of the user's: they span the stores of all projects.
+//!
+//! It lies beside the user's secret, where no tool reaches. A reservation is checked and written in a transaction of its
+//! own that is begun within the store's and committed just before it. A crash between the two leaves more reserved here
+//! than is in flight, never less, and that only until the period ends; a call that is settled again counts once.
+
+use std::cell::{Cell, RefCell};
+use std::path::{Path, PathBuf};
+
+use lillux::file::{self, FileMode};
+use rusqlite::{Connection, OpenFlags, params};
+
+use super::DbError;
+use super::connection::connect;
+use super::db_error::to_sqlite_integer;
+use rye_store::{
+    BudgetRefusal, BudgetResource, ReserveRequest, RollingBudget, RollingRefusal, RollingUsage,
+    ThreadStoreError,
+};
+use rye_thread::money::Nanos;
+use rye_thread::thread_id::ThreadId;
+
+/// The database's name in the folder of the signing key.
+pub(super) const ROLLING_DATABASE: &str = "rolling_budgets.db";
+
+/// The layout that this code reads and writes.
+const VERSION: i64 = 1;
+
+/// For how long settled calls are remembered after their period, so that none is charged twice.
+const CALL_RETENTION_MS: u64 = 40 * 24 * 3_600_000;
+
+/// For how long sums are kept after their period.
+const PERIOD_RETENTION_MS: u64 = 800 * 24 * 3_600_000;
+
+const TABLES: &str = "
+CREATE TABLE IF NOT EXISTS periods (
+    scope TEXT NOT NULL,
+    period TEXT NOT NULL,
+    starts_ms INTEGER NOT NULL,
+    ends_ms INTEGER NOT NULL,
+    spent INTEGER NOT NULL DEFAULT 0,
+    reserved INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (scope, period, ends_ms, starts_ms),
+    CHECK (spent >= 0 AND reserved >= 0)
+) WITHOUT ROWID, STRICT;
+CREATE TABLE IF NOT EXISTS calls (
+    store INTEGER NOT NULL,
+    thread_id TEXT NOT NULL,
+    call INTEGER NOT NULL,
+    scope TEXT NOT NULL,
+    period TEXT NOT NULL,
+    starts_ms INTEGER NOT NULL,
+    ends_ms INTEGER NOT NULL,
+    reserved INTEGER NOT NULL,
+    is_settled INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (store, thread_id, call, scope, period)
+) WITHOUT ROWID, STRICT;
+";
+
+/// The call that something is reserved or settled for.
+#[derive(Clone, Copy)]
+pub(super) struct RollingCall<'a> {
+    /// The number of the store its thread is in.
+    pub(super) store: i64,
+    pub(super) thread: &'a ThreadId,
+    pub(super) call: u64,
+}
+
+/// The database, opened with the first budget.
+pub(super) struct RollingDb {
+    path: PathBuf,
+    connection: RefCell<Option<Connection>>,
+    /// Whether the file is known to be there.
+    is_present: Cell<bool>,
+}
+
+impl RollingDb {
+    pub(super) fn new(path: PathBuf) -> Self {
+        Self { path, connection: RefCell::default(), is_present: Cell::new(false) }
+    }
+
+    /// Rows written so far.
+    pub(super) fn total_changes(&self) -> u64 {
+        self.connection.borrow().as_ref().map_or(0, Connection::total_changes)
+    }
+
+    /// Makes durable what was begun.
+    pub(super) fn commit(&self) -> Result<(), DbError> {
+        match self.connection.borrow().as_ref() {
+            Some(connection) if !connection.is_autocommit() => {
+                connection.execute_batch("COMMIT").map_err(|error| self.error(&error.into()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes back what was begun.
+    pub(super) fn rollback(&self) {
+        if let Some(connection) = self.connection.borrow().as_ref()
+            && !connection.is_autocommit()
+        {
+            // When even this fails, the next transaction does, and says why.
+            let _ = connection.execute_batch("ROLLBACK");
+        }
+    }
+
+    /// Reserves for a call in every budget, or in none.
+    pub(super) fn reserve(
+        &self,
+        call: RollingCall<'_>,
+        request: ReserveRequest,
+        budgets: &[RollingBudget],
+    ) -> Result<Option<BudgetRefusal>, DbError> {
+        if budgets.is_empty() || request.spend == Nanos(0) {
+            return Ok(None);
+        }
+        self.within(|connection| {
+            // Of an attempt that was not committed in the store.
+            release(connection, call)?;
+            for budget in budgets {
+                let usage = usage(connection, budget)?;
+                if usage.used.plus(usage.reserved).plus(request.spend) > budget.limit {
+                    return Ok(Some(refusal(call.thread, request, budget, usage)));
+                }
+            }
+            for budget in budgets {
+                count(connection, call, budget, request.spend.0)?;
+            }
+            Ok(None)
+        })
+    }
+
+    /// Records what a call did cost where it was reserved; one that was reserved nowhere counts in `budgets`.
+    pub(super) fn settle(
+        &self,
+        call: RollingCall<'_>,
+        spend: i64,
+        budgets: &[RollingBudget],
+    ) -> Result<(), DbError> {
+        if budgets.is_empty() && !self.is_present() {
+            return Ok(());
+        }
+        self.within(|connection| {
+            let number = to_sqlite_integer(call.call, "a call's number")?;
+            let id = params![call.store, call.thread.as_str(), number];
+            let known: bool = connection
+                .prepare_cached(
+                    "SELECT EXISTS (SELECT 1 FROM calls WHERE store = ?1 AND thread_id = ?2 AND call = ?3)",
+                )?
+                .query_row(id, |row| row.get(0))?;
+            if !known {
+                for budget in budgets {
+                    count(connection, call, budget, 0)?;
+                }
+            }
+            connection
+                .prepare_cached(
+                    "UPDATE periods SET spent = spent + ?4, reserved = periods.reserved - counted.reserved
+                     FROM (SELECT * FROM calls WHERE store = ?1 AND thread_id = ?2 AND call = ?3 AND is_settled = 0)
+                         AS counted
+                     WHERE periods.scope = counted.scope AND periods.period = counted.period
+                         AND periods.starts_ms = counted.starts_ms AND periods.ends_ms = counted.ends_ms",
+                )?
+                .execute(params![call.store, call.thread.as_str(), number, spend])?;
+            connection
+                .prepare_cached(
+                    "UPDATE calls SET is_settled = 1 WHERE store = ?1 AND thread_id = ?2 AND call = ?3",
+                )?
+                .execute(id)?;
+            Ok(())
+        })
+    }
+
+    fn is_present(&self) -> bool {
+        let is_present = self.is_present.get() || self.path.exists();
+        self.is_present.set(is_present);
+        is_present
+    }
+
+    /// Works within the transaction, which is begun if it was not.
+    fn within<T>(&self, work: impl FnOnce(&Connection) -> Result<T, DbError>) -> Result<T, DbError> {
+        let mut slot = self.connection.borrow_mut();
+        let opened = match slot.take() {
+            Some(connection) => Ok(connection),
+            None => open(&self.path),
+        };
+        let connection = slot.insert(opened.map_err(|error| self.error(&error))?);
+        let run = || {
+            if connection.is_autocommit() {
+                connection.execute_batch("BEGIN IMMEDIATE")?;
+            }
+            work(connection)
+        };
+        run().map_err(|error| self.error(&error))
+    }
+
+    fn error(&self, error: &DbError) -> DbError {
+        database_error(&self.path, error)
+    }
+}
+
+/// What is spent and reserved of each budget, for those who look.
+pub(super) fn read_usage(path: &Path, budgets: &[RollingBudget]) -> Result<Vec<RollingUsage>, DbError> {
+    if budgets.is_empty() || !path.exists() {
+        return Ok(vec![RollingUsage::default(); budgets.len()]);
+    }
+    let read = || -> Result<Vec<RollingUsage>, DbError> {
+        let connection = open(path)?;
+        budgets.iter().map(|budget| usage(&connection, budget)).collect()
+    };
+    read().map_err(|error| database_error(path, &error))
+}
+
+/// The error with the database it is about: it is not the store's own.
+fn database_error(path: &Path, error: &DbError) -> DbError {
+    let error = ThreadStoreError::from(error.clone());
+    let reason = match error {
+        ThreadStoreError::Damaged { reason, .. } | ThreadStoreError::Failed(reason) => reason,
+        other => other.to_string(),
+    };
+    let path = path.display();
+    ThreadStoreError::Failed(format!("the budgets of days and months cannot be used: {path}: {reason}"))
+        .into()
+}
+
+fn open(path: &Path) -> Result<Connection, DbError> {
+    if let Some(folder) = path.parent() {
+        file::create_dirs(folder, true)?;
+    }
+    match file::write_new(path, b"", FileMode::Private) {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => return Err(error.into()),
+        Ok(()) | Err(_) => {}
+    }
+    // Without links: a linked database is not followed.
+    let folder = path.parent().map(fs_err::canonicalize).transpose()?.unwrap_or_default();
+    let connection = connect(&folder.join(ROLLING_DATABASE), OpenFlags::empty())?;
+    let version: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0))?;
+    if version > VERSION {
+        let reason = format!("it has version {version}, this rye reads {VERSION}");
+        return Err(ThreadStoreError::Failed(reason).into());
+    }
+    if version < VERSION {
+        connection.execute_batch("BEGIN IMMEDIATE")?;
+        connection.execute_batch(TABLES)?;
+        connection.pragma_update(None, "user_version", VERSION)?;
+        connection.execute_batch("COMMIT")?;
+    }
+    Ok(connection)
+}
+
+/// What is spent and reserved of a budget. A period that ends after the budget's start counts with it: the clock was set
+/// back, or the time zone is another.
+fn usage(connection: &Connection, budget: &RollingBudget) -> Result<RollingUsage, DbError> {
+    let mut find = connection.prepare_cached(
+        "SELECT coalesce(sum(spent), 0), coalesce(sum(reserved), 0),
+                coalesce(sum(CASE WHEN starts_ms >= ?4 THEN spent + reserved ELSE 0 END), 0)
+         FROM periods WHERE scope = ?1 AND period = ?2 AND ends_ms > ?3",
+    )?;
+    let (starts_ms, ends_ms) = bounds(budget)?;
+    let key = params![budget.scope.key(), budget.period.as_str(), starts_ms, ends_ms];
+    Ok(find.query_row(key, |row| {
+        Ok(RollingUsage { used: Nanos(row.get(0)?), reserved: Nanos(row.get(1)?), ahead: Nanos(row.get(2)?) })
+    })?)
+}
+
+fn bounds(budget: &RollingBudget) -> Result<(i64, i64), DbError> {
+    let number = |ms| to_sqlite_integer(ms, "a time");
+    Ok((number(budget.starts_ms)?, number(budget.ends_ms)?))
+}
+
+/// Counts a call in a budget, with what is reserved for it.
+fn count(
+    connection: &Connection,
+    call: RollingCall<'_>,
+    budget: &RollingBudget,
+    reserved: u64,
+) -> Result<(), DbError> {
+    let (starts_ms, ends_ms) = bounds(budget)?;
+    let reserved = to_sqlite_integer(reserved, "a reservation")?;
+    let (scope, period) = (budget.scope.key(), budget.period.as_str());
+    let added = connection
+        .prepare_cached(
+            "INSERT INTO periods (scope, period, starts_ms, ends_ms) VALUES (?1, ?2, ?3, ?4) ON CONFLICT DO NOTHING",
+        )?
+        .execute(params![scope, period, starts_ms, ends_ms])?;
+    if added > 0 {
+        forget_old(connection, budget.starts_ms)?;
+    }
+    connection
+        .prepare_cached(
+            "UPDATE periods SET reserved = reserved + ?5
+             WHERE scope = ?1 AND period = ?2 AND starts_ms = ?3 AND ends_ms = ?4",
+        )?
+        .execute(params![scope, period, starts_ms, ends_ms, reserved])?;
+    let number = to_sqlite_integer(call.call, "a call's number")?;
+    connection
+        .prepare_cached(
+            "INSERT INTO calls (store, thread_id, call, scope, period, starts_ms, ends_ms, reserved)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+        )?
+        .execute(params![
+            call.store,
+            call.thread.as_str(),
+            number,
+            scope,
+            period,
+            starts_ms,
+            ends_ms,
+            reserved
+        ])?;
+    Ok(())
+}
+
+/// Gives back what is reserved for a call.
+fn release(connection: &Connection, call: RollingCall<'_>) -> Result<(), DbError> {
+    let number = to_sqlite_integer(call.call, "a call's number")?;
+    let id = params![call.store, call.thread.as_str(), number];
+    connection
+        .prepare_cached(
+            "UPDATE periods SET reserved = periods.reserved - counted.reserved
+             FROM (SELECT * FROM calls WHERE store = ?1 AND thread_id = ?2 AND call = ?3 AND is_settled = 0) AS counted
+             WHERE periods.scope = counted.scope AND periods.period = counted.period
+                 AND periods.starts_ms = counted.starts_ms AND periods.ends_ms = counted.ends_ms",
+        )?
+        .execute(id)?;
+    connection
+        .prepare_cached(
+            "DELETE FROM calls WHERE store = ?1 AND thread_id = ?2 AND call = ?3 AND is_settled = 0",
+        )?
+        .execute(id)?;
+    Ok(())
+}
+
+/// Forgets what no budget counts any more.
+fn forget_old(connection: &Connection, now_ms: u64) -> Result<(), DbError> {
+    let before = |retention: u64| to_sqlite_integer(now_ms.saturating_sub(retention), "a time");
+    connection.execute("DELETE FROM calls WHERE ends_ms < ?1", [before(CALL_RETENTION_MS)?])?;
+    connection.execute("DELETE FROM periods WHERE ends_ms < ?1", [before(PERIOD_RETENTION_MS)?])?;
+    Ok(())
+}
+
+fn refusal(
+    thread: &ThreadId,
+    request: ReserveRequest,
+    budget: &RollingBudget,
+    usage: RollingUsage,
+) -> BudgetRefusal {
+    BudgetRefusal {
+        refused_by: thread.clone(),
+        resource: BudgetResource::Spend,
+        limit: budget.limit.0,
+        used: usage.used.0,
+        reserved: usage.reserved.0,
+        requested: request.spend.0,
+        rolling: Some(RollingRefusal { budget: budget.to_string(), frees_ms: budget.ends_ms }),
+    }
+}
