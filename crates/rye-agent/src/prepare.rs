@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rye_engine::verbs::execute::{self, LoadedDirective};
+use rye_engine::verbs::notify::NotificationTargets;
 use rye_engine::{Code, Engine, Error, Result};
 use rye_item::{ItemId, ItemRef, ItemType};
 use rye_model::{ChatMessage, ModelSettings};
@@ -286,6 +287,7 @@ fn build_template(
     notices.extend(risk_notices(&config, &capabilities, &inherited, request)?);
     let rolling = RollingSettings::load(&engine.workspace)?;
     notices.extend(rolling.notices);
+    notices.extend(NotificationTargets::load(&engine.workspace)?.notices);
     let model =
         |key: &str| directive.fields.get("model").and_then(|model| model.get(key)).and_then(Value::as_str);
     let settings = ModelSettings::from_directive(directive.fields.get("model")).map_err(|error| {

@@ -11,6 +11,7 @@ mod continuation;
 mod control;
 mod fork;
 mod heartbeat;
+mod notify;
 mod orchestrator;
 mod rebuild;
 mod rebuild_store;
@@ -26,6 +27,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use rye_engine::verbs::notify::{NOTIFICATIONS_CONFIG, NotificationTargets};
 use rye_engine::{Engine, Result};
 use rye_model::EndpointPool;
 use serde_json::{Value, json};
@@ -33,7 +35,7 @@ use tokio::sync::Semaphore;
 use tokio::sync::watch::{Receiver, Sender};
 
 use crate::callback::TokenIssuer;
-use crate::config::{LedgerSchema, OrphanDetection, ThreadConfig};
+use crate::config::{LedgerSchema, OrphanDetection, ThreadConfig, WatchedConfig};
 use crate::cost::Cost;
 use crate::dispatch::{Dispatcher, EngineDispatcher};
 use crate::driver::{
@@ -59,6 +61,7 @@ pub use background::{BackgroundConnection, BackgroundHost, BackgroundThread, Tak
 pub use control::CancelOutcome;
 pub use fork::{ForkOptions, fork_source};
 pub use heartbeat::WatchGuard;
+pub use notify::{SentNotification, sent_notifications};
 pub use orchestrator::{WaitRequest, thread_value};
 pub use rebuild::rebuild_files;
 pub use rebuild_store::{RebuildReport, RebuildSetup, RebuiltThread, rebuild_store};
@@ -116,6 +119,7 @@ pub(crate) struct ThreadRuntime {
     templates: start::TemplateCache,
     endpoints: EndpointPool,
     rolling: RollingBudgets,
+    notifications: WatchedConfig<NotificationTargets>,
     /// When it was last looked whether old threads are to be forgotten.
     prune_checked_at: Mutex<Option<Instant>>,
 }
@@ -214,9 +218,12 @@ impl Threads {
             templates: start::TemplateCache::default(),
             endpoints: EndpointPool::default(),
             rolling: RollingBudgets::default(),
+            notifications: WatchedConfig::new(NOTIFICATIONS_CONFIG),
             prune_checked_at: Mutex::default(),
         };
-        Ok(Self { runtime: Arc::new(inner) })
+        let runtime = Arc::new(inner);
+        runtime.deliver_owed();
+        Ok(Self { runtime })
     }
 
     /// The store, for those who look.

@@ -303,6 +303,7 @@ impl ThreadRuntime {
             providers,
             signal.clone(),
         );
+        self.owe_notifications(&spec.instance.thread_id);
         let inner = Arc::clone(self);
         let driven = Arc::clone(&spec);
         let task = tokio::spawn(async move {
@@ -326,6 +327,7 @@ impl ThreadRuntime {
                 }
             };
             inner.on_stopped(&driven, &finished).await;
+            inner.notify_stopped(&driven.instance.thread_id).await;
             sender.send_replace(Some(Arc::new(finished)));
         });
         if let Some(running) = self.running().get_mut(&spec.instance.thread_id) {

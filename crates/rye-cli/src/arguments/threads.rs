@@ -167,6 +167,15 @@ pub enum ThreadCommand {
         #[arg(long)]
         full: bool,
     },
+    /// Send the notifications for a thread's present state again
+    #[command(
+        after_help = "Commands and webhooks are configured in notifications.yaml of your own space; see docs/threads/notifications.md."
+    )]
+    Notify {
+        /// The thread's id or its beginning
+        #[arg(value_name = "THREAD", add = ArgValueCompleter::new(completion::threads))]
+        id: String,
+    },
     /// Remove ended thread trees by age, number or size
     #[command(
         after_help = "Without --older-than, --keep and --max-megabytes, the `cleanup` settings of budget_ledger_schema.yaml apply.\nTrees with a running or suspended thread or a pending approval are kept."

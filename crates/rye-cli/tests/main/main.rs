@@ -83,6 +83,7 @@ mod thread_costs;
 mod thread_events;
 mod thread_forks;
 mod thread_hooks;
+mod thread_notifications;
 mod thread_records;
 mod thread_rollback;
 mod thread_rolling_budgets;

@@ -16,7 +16,7 @@ use crate::tool_support::{RYE, assert_no_processes, eventually, processes_with, 
 const PERMISSIONS: &str = "<permissions><execute><tool>rye.agent.threads.*</tool><tool>rye.file-system.*</tool></execute></permissions>";
 
 /// A directive that asks whether it may write a file, and writes it.
-fn write_gate(user: &User, on_deny: &str) {
+pub fn write_gate(user: &User, on_deny: &str) {
     let process = format!(
         "<process><execute item_type=\"tool\" item_id=\"rye/agent/threads/human_approval\"><param name=\"prompt\" value=\"May I write?\"/><param name=\"reason\" value=\"it is time\"/><param name=\"on_deny\" value=\"{on_deny}\"/></execute>\n<execute item_type=\"tool\" item_id=\"rye/file-system/write\"><param name=\"path\" value=\"out.txt\"/><param name=\"content\" value=\"hello\"/></execute></process>"
     );

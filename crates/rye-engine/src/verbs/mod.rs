@@ -11,6 +11,7 @@ pub mod join;
 pub mod keys;
 pub mod load;
 pub mod lock;
+pub mod notify;
 pub mod registry;
 pub mod search;
 pub mod sign;

@@ -7,6 +7,7 @@ mod cost;
 mod estimates;
 mod fork;
 mod list;
+mod notify;
 mod prune;
 mod rebuild;
 pub mod runner;
@@ -62,6 +63,7 @@ pub fn run(global: &GlobalArguments, command: &ThreadCommand) -> CommandResult {
             approvals::deny(CommandContext::open_for_run(global)?, answer, *end)
         }
         ThreadCommand::Approvals { id, full } => approvals::approvals(&open()?, id.as_deref(), *full),
+        ThreadCommand::Notify { id } => notify::notify(CommandContext::open_for_run(global)?, id),
         ThreadCommand::Rebuild => rebuild::rebuild(&open()?),
         ThreadCommand::Prune(arguments) => prune::prune(&open()?, arguments),
     }

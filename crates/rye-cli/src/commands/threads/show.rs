@@ -4,11 +4,12 @@ use rye_agent::limits::LIMIT_NAMES;
 use rye_agent::machine::ThreadOutcome as Ending;
 use rye_agent::money::Nanos;
 use rye_agent::store::{Charge, ChargeScope, ThreadRow};
-use rye_agent::threads::{FinishedThread, finished_response};
+use rye_agent::threads::{FinishedThread, finished_response, sent_notifications};
 use rye_agent::transcript::{self, TranscriptPosition};
 use serde_json::{Map, Value, json};
 
 use super::approvals::pending_approvals;
+use super::notify;
 use super::thread_index::ThreadIndex;
 use crate::commands::{CommandContext, CommandResult};
 use crate::live::format::{format_count, format_duration, format_money, pluralize, truncate};
@@ -110,6 +111,9 @@ fn details(
         pending_approvals(index, row)?.into_iter().map(|(question, _)| question).collect();
     details.insert("approvals".to_owned(), json!(asked));
     details.insert("go_on".to_owned(), json!(index.next_command(row)));
+    let sent = sent_notifications(&index.dir, &row.id);
+    let sent = sent.iter().map(notify::to_value).collect::<Vec<_>>();
+    details.insert("notifications".to_owned(), json!(sent));
     Ok(details)
 }
 
@@ -148,6 +152,9 @@ fn render(
         add_field("chain", format!("{count} · {} · {}", pluralize(turns, "turn"), format_money(spend)));
     }
     add_field("fork", index.fork_label(row)?.unwrap_or_default());
+    for sent in sent_notifications(&index.dir, &row.id) {
+        add_field("notified", notify::describe(&sent));
+    }
     add_field("continues", row.continuation_of.as_ref().map(|id| format!("from {id}")).unwrap_or_default());
     add_field(
         "continued",
