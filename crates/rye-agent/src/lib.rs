@@ -18,6 +18,7 @@ pub mod provider_chain;
 pub mod redact;
 pub mod result_format;
 pub mod rolling;
+pub mod schedule;
 pub mod store;
 #[cfg(test)]
 mod test_support;

@@ -9,6 +9,7 @@
 mod install;
 mod lock;
 mod team;
+mod schedule;
 mod threads;
 
 use std::path::PathBuf;
@@ -23,6 +24,7 @@ use crate::global::GlobalArguments;
 pub use install::{ConflictArguments, InstallArguments, RollbackArguments, UninstallArguments};
 pub use lock::LockCommand;
 pub use team::JoinArguments;
+pub use schedule::{AddScheduleArguments, ScheduleCommand};
 pub use threads::{
     AlwaysScope, AnswerArguments, ApproveArguments, CostBy, ForkArguments, ListArguments, PruneArguments,
     ResumeArguments, RunArguments, ThreadCommand, WaitArguments,
@@ -119,6 +121,9 @@ pub enum CliCommand {
     /// Manage threads: list, follow, resume, cancel, verify
     #[command(subcommand)]
     Thread(ThreadCommand),
+    /// Start directives by themselves, at times of a calendar or at intervals
+    #[command(subcommand)]
+    Schedule(ScheduleCommand),
     /// Check items and sign them
     Sign(SignArguments),
     /// Verify signatures: who signed each item, and what changed since

@@ -16,6 +16,7 @@ mod mcp;
 mod programs;
 mod registry;
 mod run;
+mod schedule;
 mod setup;
 mod signing;
 mod threads;
@@ -209,6 +210,7 @@ pub fn run(arguments: &Arguments) -> CommandResult {
         CliCommand::Execute(execute) => execute::execute(&CommandContext::open_for_run(global)?, execute),
         CliCommand::Run(arguments) => run::run(global, arguments),
         CliCommand::Thread(command) => threads::run(global, command),
+        CliCommand::Schedule(command) => schedule::run(global, command),
         CliCommand::Sign(sign) => signing::sign(&CommandContext::open(global)?, sign),
         CliCommand::Verify(verify) => signing::verify(&CommandContext::open(global)?, verify),
         CliCommand::Why(item) => items::why(&CommandContext::open(global)?, item),

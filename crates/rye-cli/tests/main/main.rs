@@ -71,6 +71,7 @@ mod rotate;
 mod roundtrip;
 mod run_environment;
 mod search_questions;
+mod schedules;
 mod sign_checks;
 mod spaces;
 mod store_recovery;

@@ -65,6 +65,11 @@ pub fn check_startable(context: &CommandContext, request: &ThreadRequest) -> Res
     if threads_dir(&context.settings).join(DATABASE).exists() {
         return Ok(());
     }
+    check_preparable(context, request)
+}
+
+/// Refuses what could not start now.
+pub fn check_preparable(context: &CommandContext, request: &ThreadRequest) -> Result<(), Error> {
     let environment = context.settings.host().variables.into_iter().collect();
     prepare(&context.engine, &environment, request).map(drop)
 }

@@ -1,0 +1,258 @@
+//! `schedule`: directives that start by themselves.
+
+mod runner;
+mod systemd;
+
+use std::path::PathBuf;
+
+use rye_agent::driver::MillisClock as _;
+use rye_agent::schedule::{
+    MAX_SCHEDULES, SCHEDULES_CONFIG, Schedule, ScheduleState, ScheduleStates, Schedules,
+};
+use rye_engine::verbs::sign;
+use rye_engine::{Code, Error};
+use rye_item::space::SpaceTier;
+use rye_item::timestamp::iso_timestamp;
+use rye_item::{ItemId, ItemRef, ItemType};
+use rye_space::AI_FOLDER;
+use serde_json::{Map, Value, json};
+
+use super::threads::{control, runner as thread_runner};
+use super::{CommandContext, CommandError, CommandResult, execute};
+use crate::arguments::{AddScheduleArguments, ScheduleCommand};
+use crate::global::GlobalArguments;
+use crate::live::format::truncate;
+use crate::output::{DIM, WARNING, paint};
+use crate::settings::ThreadClock;
+
+/// `rye schedule`
+pub fn run(global: &GlobalArguments, command: &ScheduleCommand) -> CommandResult {
+    match command {
+        ScheduleCommand::Add(arguments) => add(&CommandContext::open(global)?, arguments),
+        ScheduleCommand::List => list(&CommandContext::open(global)?),
+        ScheduleCommand::Remove { name } => remove(&CommandContext::open(global)?, name),
+        ScheduleCommand::Run { name } => runner::run_now(global, &CommandContext::open(global)?, name),
+        ScheduleCommand::Pause { name } => set_paused(&CommandContext::open(global)?, name, true),
+        ScheduleCommand::Resume { name } => set_paused(&CommandContext::open(global)?, name, false),
+        ScheduleCommand::Tick => runner::tick_command(global),
+        ScheduleCommand::Watch { background: false } => runner::watch(global),
+        ScheduleCommand::Watch { background: true } => {
+            runner::watch_in_background(&CommandContext::open(global)?)
+        }
+        ScheduleCommand::Systemd { write, dir } => {
+            systemd::units(&CommandContext::open(global)?, *write, dir.as_deref())
+        }
+    }
+}
+
+/// The file of schedules.
+fn schedules_path(context: &CommandContext) -> PathBuf {
+    let config = context.settings.roots.user.join(AI_FOLDER).join("config");
+    config.join(format!("{SCHEDULES_CONFIG}.yaml"))
+}
+
+/// The schedules, to be changed: a file that cannot be used whole is not written over.
+fn load_for_change(context: &CommandContext) -> Result<Schedules, Error> {
+    let schedules = Schedules::load(&context.engine.workspace)?;
+    match schedules.problems.first() {
+        None => Ok(schedules),
+        Some(problem) => {
+            let message = format!("the schedules cannot be changed: {}", rye_item::text::one_line(problem));
+            Err(Error::new(Code::ThreadConfig, message)
+                .hint("read the file, correct it, and sign it: rye sign config agent/schedules --space user"))
+        }
+    }
+}
+
+/// Writes the schedules and signs them with the user's key.
+fn save(context: &CommandContext, schedules: &Schedules) -> Result<(), Error> {
+    // Without a key nothing is written.
+    context.engine.signing_key()?;
+    let path = schedules_path(context);
+    if let Some(folder) = path.parent() {
+        lillux::file::create_dirs(folder, false)?;
+    }
+    let text = schedules.to_yaml().map_err(std::io::Error::other)?;
+    lillux::file::write_atomic(&path, text.as_bytes(), lillux::file::FileMode::Preserve)?;
+    let engine = context.settings.engine()?;
+    let item = ItemRef::new(ItemType::Config, ItemId::new(SCHEDULES_CONFIG)?);
+    sign::sign_item(&engine, &item, Some(SpaceTier::User)).map(drop)
+}
+
+fn not_found(name: &str) -> Error {
+    let name = rye_item::text::one_line(name);
+    Error::new(Code::NotFound, format!("schedule `{name}` not found")).hint("rye schedule list")
+}
+
+fn add(context: &CommandContext, arguments: &AddScheduleArguments) -> CommandResult {
+    let item = ItemRef::parse(Some("directive"), &arguments.directive)?;
+    let project = context.settings.roots.project.clone();
+    let project = project.filter(|project| project.join(AI_FOLDER).is_dir()).ok_or_else(|| {
+        Error::new(Code::InvalidArgument, "a schedule belongs to a project")
+            .hint("run this in the project's folder, or name it with --project")
+    })?;
+    let inputs: Map<String, Value> = execute::parse_pairs(&arguments.inputs)?
+        .into_iter()
+        .map(|(name, word)| (name, Value::from(word)))
+        .collect();
+    // Checked now; read again when a thread starts.
+    control::parse_limits(&arguments.limits, false)?;
+    let schedule = Schedule {
+        id: arguments.name.clone().unwrap_or_else(|| item.id.to_string()),
+        directive: item.id.to_string(),
+        project: lillux::canonicalize_existing(&project),
+        cron: arguments.cron.clone(),
+        every: arguments.every.clone(),
+        time_zone: arguments.time_zone.clone(),
+        overlap: arguments.overlap.into(),
+        approvals: arguments.approvals.into(),
+        missed: arguments.missed.into(),
+        inputs,
+        limits: arguments.limits.clone(),
+        model: arguments.model.clone(),
+        provider: arguments.provider.clone(),
+        paused: false,
+        added_ms: ThreadClock.now_ms(),
+    };
+    let times = schedule.times()?;
+    // What could not start now is not scheduled.
+    thread_runner::check_preparable(context, &runner::thread_request(&schedule)?)?;
+    let mut states = ScheduleStates::lock(&context.settings.roots.signing_keys)?;
+    let mut schedules = load_for_change(context)?;
+    if schedules.list.iter().any(|known| known.id == schedule.id) {
+        let message = format!("there is a schedule `{}` already", schedule.id);
+        return Err(Error::new(Code::InvalidArgument, message)
+            .hint("remove it first, or give this one another name: --name NAME")
+            .into());
+    }
+    if schedules.list.len() >= MAX_SCHEDULES {
+        let message = format!("there are {MAX_SCHEDULES} schedules already");
+        return Err(Error::new(Code::InvalidArgument, message).into());
+    }
+    // An earlier one of this name may have left something.
+    states.schedules.remove(&schedule.id);
+    states.save()?;
+    schedules.list.push(schedule.clone());
+    save(context, &schedules)?;
+    let next_ms = times.next_after(schedule.added_ms);
+    let data = json!({"schedule": schedule, "next_at": next_ms.map(iso_timestamp)});
+    if context.print_if_json(Some("schedule"), Some(&schedule.id), &data)? {
+        return Ok(());
+    }
+    let next = next_ms.map_or_else(|| "never".to_owned(), iso_timestamp);
+    context.output.print(format_args!("{} added; it starts first at {next}", schedule.id))?;
+    if !runner::is_watched(context) {
+        context.output.note("nothing starts schedules yet; have a timer or a background process do it:");
+        context.output.note("  rye schedule systemd --write    or    rye schedule watch --background");
+    }
+    Ok(())
+}
+
+fn remove(context: &CommandContext, name: &str) -> CommandResult {
+    let mut states = ScheduleStates::lock(&context.settings.roots.signing_keys)?;
+    let mut schedules = load_for_change(context)?;
+    let count = schedules.list.len();
+    schedules.list.retain(|schedule| schedule.id != name);
+    if schedules.list.len() == count {
+        return Err(not_found(name).into());
+    }
+    save(context, &schedules)?;
+    states.schedules.remove(name);
+    states.save()?;
+    print_changed(context, name, "removed")
+}
+
+fn set_paused(context: &CommandContext, name: &str, paused: bool) -> CommandResult {
+    let mut states = ScheduleStates::lock(&context.settings.roots.signing_keys)?;
+    let mut schedules = load_for_change(context)?;
+    let found = schedules.list.iter_mut().find(|schedule| schedule.id == name);
+    let schedule = found.ok_or_else(|| not_found(name))?;
+    schedule.paused = paused;
+    // What was due in between is not made up for.
+    let state = states.schedules.entry(name.to_owned()).or_default();
+    state.served_ms = state.served_ms.max(ThreadClock.now_ms());
+    state.queued_ms = None;
+    save(context, &schedules)?;
+    states.save()?;
+    print_changed(context, name, if paused { "paused" } else { "resumed" })
+}
+
+fn print_changed(context: &CommandContext, name: &str, what: &str) -> CommandResult {
+    if !context.print_if_json(Some("schedule"), Some(name), &json!({"schedule": name, "change": what}))? {
+        context.output.print(format_args!("{what} {}", truncate(name, 80)))?;
+    }
+    Ok(())
+}
+
+fn list(context: &CommandContext) -> CommandResult {
+    let schedules = Schedules::load(&context.engine.workspace)?;
+    let states = ScheduleStates::read(&context.settings.roots.signing_keys)?;
+    let now_ms = ThreadClock.now_ms();
+    let mut rows = Vec::new();
+    for schedule in &schedules.list {
+        let state = states.get(&schedule.id).cloned().unwrap_or_default();
+        let served = state.served_ms.max(schedule.added_ms);
+        let next_ms = schedule.times()?.next_after(served).filter(|_| !schedule.paused);
+        rows.push((schedule, state, next_ms));
+    }
+    if context.output.is_json {
+        let values: Vec<Value> = rows
+            .iter()
+            .map(|(schedule, state, next_ms)| {
+                json!({"schedule": schedule, "next_at": next_ms.map(iso_timestamp), "runs": state.runs})
+            })
+            .collect();
+        let data = json!({
+            "schedules": values, "problems": schedules.problems, "is_watched": runner::is_watched(context),
+        });
+        context.print_if_json(Some("schedule"), None, &data)?;
+        return Ok(());
+    }
+    schedules.problems.iter().for_each(|problem| context.output.warn(rye_item::text::one_line(problem)));
+    if rows.is_empty() {
+        context.output.note("no schedules");
+        return Ok(());
+    }
+    let mut table = context.output.table(&["schedule", "when", "next", "last"]);
+    for (schedule, state, next_ms) in &rows {
+        let next = match next_ms {
+            _ if schedule.paused => "paused".to_owned(),
+            Some(next) if *next <= now_ms => "due".to_owned(),
+            Some(next) => iso_timestamp(*next),
+            None => "never".to_owned(),
+        };
+        table.add_row([truncate(&schedule.id, 40), describe_times(schedule), next, describe_last(state)]);
+    }
+    context.output.print(table.trim_fmt())?;
+    if !runner::is_watched(context) {
+        let hint = "rye schedule systemd --write    or    rye schedule watch --background";
+        context.output.note(paint(WARNING, "no background process starts them; a systemd timer may"));
+        context.output.note(paint(DIM, hint));
+    }
+    Ok(())
+}
+
+fn describe_times(schedule: &Schedule) -> String {
+    let times = match (&schedule.cron, &schedule.every) {
+        (Some(cron), _) => truncate(cron, 40),
+        (None, Some(every)) => format!("every {}", truncate(every, 20)),
+        (None, None) => String::new(),
+    };
+    match &schedule.time_zone {
+        Some(zone) => format!("{times} {}", truncate(zone, 30)),
+        None => times,
+    }
+}
+
+fn describe_last(state: &ScheduleState) -> String {
+    let Some(run) = state.runs.last() else { return "-".to_owned() };
+    let detail = run.thread_id.as_deref().or(run.message.as_deref()).unwrap_or_default();
+    truncate(&format!("{} {} {detail}", iso_timestamp(run.due_ms), run.outcome), 90)
+}
+
+/// The schedule of this name.
+fn find(context: &CommandContext, name: &str) -> Result<Schedule, CommandError> {
+    let schedules = Schedules::load(&context.engine.workspace)?;
+    let found = schedules.list.into_iter().find(|schedule| schedule.id == name);
+    Ok(found.ok_or_else(|| not_found(name))?)
+}

@@ -1,0 +1,310 @@
+//! Starting what is due: each time once, said if it was missed or skipped.
+
+use std::time::Duration;
+
+use lillux::file::Lock;
+use lillux::process::spawn_daemon;
+use rye_agent::driver::MillisClock as _;
+use rye_agent::prepare::ThreadRequest;
+use rye_agent::schedule::{
+    ApprovalsPolicy, PlannedRun, Schedule, ScheduleState, ScheduleStates, ScheduledRun, Schedules, plan,
+};
+use rye_agent::store::Approval;
+use rye_agent::thread_id::ThreadId;
+use rye_engine::{Code, Error};
+use rye_item::timestamp::iso_timestamp;
+use rye_item::{ItemId, ItemRef, ItemType};
+use serde_json::json;
+
+use super::super::threads::{ThreadIndex, control, runner as thread_runner};
+use super::super::{CommandContext, CommandError, CommandResult};
+use super::find;
+use crate::global::GlobalArguments;
+use crate::output::{Output, WARNING, paint};
+use crate::settings::{self, ThreadClock};
+
+/// The file whose lock says that a process watches.
+const WATCH_LOCK: &str = "schedule_watch.lock";
+
+/// How long a process that watches sleeps at most.
+const MAX_SLEEP: Duration = Duration::from_secs(15);
+
+/// What a scheduled thread is told when it asks.
+const DENIED_MESSAGE: &str = "denied: this run is unattended";
+
+/// What became of a schedule in one round.
+struct TickLine {
+    schedule: String,
+    run: ScheduledRun,
+}
+
+/// `rye schedule tick`
+pub fn tick_command(global: &GlobalArguments) -> CommandResult {
+    let context = CommandContext::open_without_project(global)?;
+    let lines = tick(global, &context)?;
+    if context.output.is_json {
+        let runs: Vec<_> =
+            lines.iter().map(|line| json!({"schedule": line.schedule, "run": line.run})).collect();
+        context.print_if_json(Some("schedule"), None, &json!({"runs": runs}))?;
+    }
+    Ok(())
+}
+
+/// `rye schedule watch`
+pub fn watch(global: &GlobalArguments) -> CommandResult {
+    let context = CommandContext::open_without_project(global)?;
+    let lock = context.settings.roots.signing_keys.join(WATCH_LOCK);
+    let Some(_lock) = Lock::try_acquire(&lock)? else {
+        context.output.note("another process watches already");
+        return Ok(());
+    };
+    drop(context);
+    loop {
+        // Opened each time: keys, schedules and bundles may have changed.
+        let context = CommandContext::open_without_project(global)?;
+        if let Err(error) = tick(global, &context) {
+            context.output.warn(error_text(&error));
+        }
+        let now_ms = ThreadClock.now_ms();
+        let next_ms = next_due(&context).unwrap_or(u64::MAX);
+        let until_next = Duration::from_millis(next_ms.saturating_sub(now_ms).max(200));
+        drop(context);
+        std::thread::sleep(until_next.min(MAX_SLEEP));
+    }
+}
+
+/// `rye schedule watch --background`
+pub fn watch_in_background(context: &CommandContext) -> CommandResult {
+    let settings = &context.settings;
+    let environment = settings.host().variables;
+    let user_space = settings.roots.user.to_string_lossy().into_owned();
+    let arguments = ["--user-space", &user_space, "--quiet", "schedule", "watch"].map(str::to_owned);
+    let child = spawn_daemon(&settings::current_exe(), &arguments, &environment, &settings.home, b"")?;
+    child.detach();
+    context.output.note("schedules are started in the background until this machine is shut down");
+    Ok(())
+}
+
+/// Whether a process watches.
+pub fn is_watched(context: &CommandContext) -> bool {
+    let lock = context.settings.roots.signing_keys.join(WATCH_LOCK);
+    lock.exists() && matches!(Lock::try_acquire(&lock), Ok(None))
+}
+
+/// When the next schedule is due.
+fn next_due(context: &CommandContext) -> Option<u64> {
+    let schedules = Schedules::load(&context.engine.workspace).ok()?;
+    let states = ScheduleStates::read(&context.settings.roots.signing_keys).ok()?;
+    let next = schedules.list.iter().filter(|schedule| !schedule.paused).filter_map(|schedule| {
+        let served = states.get(&schedule.id).map_or(0, |state| state.served_ms).max(schedule.added_ms);
+        schedule.times().ok()?.next_after(served)
+    });
+    next.min()
+}
+
+/// `rye schedule run`
+pub fn run_now(global: &GlobalArguments, context: &CommandContext, name: &str) -> CommandResult {
+    let schedule = find(context, name)?;
+    let now_ms = ThreadClock.now_ms();
+    let mut states = ScheduleStates::lock(&context.settings.roots.signing_keys)?;
+    let started = start(global, &schedule)?;
+    let state = states.schedules.entry(schedule.id.clone()).or_default();
+    state.thread_id = Some(started.to_string());
+    state.add_run(run_record(now_ms, now_ms, "started", Some(&started), Some("by hand".to_owned())));
+    states.save()?;
+    let data = json!({"schedule": schedule.id, "thread_id": started});
+    if !context.print_if_json(Some("schedule"), Some(&schedule.id), &data)? {
+        context.output.print(&started)?;
+    }
+    Ok(())
+}
+
+fn run_record(
+    due_ms: u64,
+    at_ms: u64,
+    outcome: &str,
+    thread: Option<&ThreadId>,
+    message: Option<String>,
+) -> ScheduledRun {
+    let thread_id = thread.map(ToString::to_string);
+    ScheduledRun { due_ms, at_ms, outcome: outcome.to_owned(), thread_id, message }
+}
+
+/// Starts what is due, once. What was decided is written before anything starts: a process that is killed in between has
+/// started nothing twice.
+fn tick(global: &GlobalArguments, context: &CommandContext) -> Result<Vec<TickLine>, CommandError> {
+    let schedules = Schedules::load(&context.engine.workspace)?;
+    for problem in &schedules.problems {
+        context.output.warn(rye_item::text::one_line(problem));
+    }
+    let mut states = ScheduleStates::lock(&context.settings.roots.signing_keys)?;
+    let mut lines = Vec::new();
+    for schedule in &schedules.list {
+        let now_ms = ThreadClock.now_ms();
+        let mut state = states.schedules.get(&schedule.id).cloned().unwrap_or_default();
+        let before = state.clone();
+        if let Some(run) = state.runs.last_mut().filter(|run| run.outcome == "starting") {
+            "failed".clone_into(&mut run.outcome);
+            run.message = Some("the process was killed while it started it".to_owned());
+        }
+        let planned = match last_thread(global, schedule, &mut state) {
+            Ok(is_running) => plan(schedule, &schedule.times()?, &state, now_ms, is_running),
+            Err(error) => {
+                context.output.warn(format_args!("{}: {}", schedule.id, error_text(&error)));
+                PlannedRun::Wait { next_ms: None }
+            }
+        };
+        let run = record_plan(schedule, &mut state, &planned, now_ms);
+        if state != before {
+            states.schedules.insert(schedule.id.clone(), state.clone());
+            states.save()?;
+        }
+        let Some(mut run) = run else { continue };
+        if run.outcome == "starting" {
+            run = finish_start(&run, start(global, schedule), now_ms);
+            if let Some(started) = &run.thread_id {
+                state.thread_id = Some(started.clone());
+            }
+            state.runs.pop();
+            state.add_run(run.clone());
+            states.schedules.insert(schedule.id.clone(), state);
+            states.save()?;
+        }
+        print_run(&context.output, &schedule.id, &run);
+        lines.push(TickLine { schedule: schedule.id.clone(), run });
+    }
+    Ok(lines)
+}
+
+/// Writes into the state what was decided; gives what is to be said or started.
+fn record_plan(
+    schedule: &Schedule,
+    state: &mut ScheduleState,
+    planned: &PlannedRun,
+    now_ms: u64,
+) -> Option<ScheduledRun> {
+    let missed_before = |missed: u64| (missed > 0).then(|| format!("{missed} earlier times were missed"));
+    let run = match planned {
+        PlannedRun::Wait { .. } => return None,
+        PlannedRun::Start { due_ms, missed } => {
+            state.queued_ms = None;
+            run_record(*due_ms, now_ms, "starting", None, missed_before(*missed))
+        }
+        PlannedRun::Overlap { due_ms, missed, is_queued } => {
+            let last = state.thread_id.clone().unwrap_or_default();
+            let reason = format!("{last} has not ended");
+            let message =
+                missed_before(*missed).map_or(reason.clone(), |missed| format!("{reason}; {missed}"));
+            state.queued_ms = is_queued.then_some(*due_ms);
+            let outcome = if *is_queued { "queued" } else { "skipped" };
+            run_record(*due_ms, now_ms, outcome, None, Some(message))
+        }
+        PlannedRun::Missed { due_ms, missed } => {
+            let message = format!("{missed} times were missed: nothing started schedules then");
+            run_record(*due_ms, now_ms, "missed", None, Some(message))
+        }
+    };
+    state.served_ms = state.served_ms.max(run.due_ms).max(schedule.added_ms);
+    state.add_run(run.clone());
+    Some(run)
+}
+
+fn finish_start(run: &ScheduledRun, started: Result<ThreadId, CommandError>, now_ms: u64) -> ScheduledRun {
+    match started {
+        Ok(thread) => run_record(run.due_ms, now_ms, "started", Some(&thread), run.message.clone()),
+        Err(error) => run_record(run.due_ms, now_ms, "failed", None, Some(error_text(&error))),
+    }
+}
+
+fn error_text(error: &CommandError) -> String {
+    match error {
+        CommandError::Engine(error, _) => rye_item::text::one_line(&error.to_string()),
+        CommandError::Output(error) => rye_item::text::one_line(&error.to_string()),
+        CommandError::Exit(code) => format!("exit code {code}"),
+    }
+}
+
+fn print_run(output: &Output, schedule: &str, run: &ScheduledRun) {
+    let due = iso_timestamp(run.due_ms);
+    let detail = run.thread_id.as_deref().into_iter().chain(run.message.as_deref());
+    let detail = detail.collect::<Vec<_>>().join(" ");
+    let line = format!("{schedule} {due} {} {detail}", run.outcome);
+    match run.outcome.as_str() {
+        "started" => output.note(line),
+        _ => output.note(paint(WARNING, line)),
+    }
+}
+
+/// What a schedule's thread is.
+pub(super) fn thread_request(schedule: &Schedule) -> Result<ThreadRequest, Error> {
+    let item = ItemRef::new(ItemType::Directive, ItemId::new(schedule.directive.as_str())?);
+    let mut request = ThreadRequest::new(item, schedule.inputs.clone());
+    request.model.clone_from(&schedule.model);
+    request.provider.clone_from(&schedule.provider);
+    request.limits = control::parse_limits(&schedule.limits, false)?;
+    Ok(request)
+}
+
+/// The schedule's project, opened; the directive is verified there as for any run.
+fn open_project(global: &GlobalArguments, schedule: &Schedule) -> Result<CommandContext, CommandError> {
+    let global = GlobalArguments { project: Some(schedule.project.clone()), quiet: true, ..global.clone() };
+    CommandContext::open(&GlobalArguments { verbose: false, ..global })
+}
+
+/// Starts a schedule's thread, and leaves it to the process that runs such threads.
+fn start(global: &GlobalArguments, schedule: &Schedule) -> Result<ThreadId, CommandError> {
+    let context = open_project(global, schedule)?;
+    let CommandContext { settings, engine, .. } = context;
+    let request = thread_request(schedule)?;
+    let threads = thread_runner::open_threads(&settings, engine, None)?;
+    let started = thread_runner::build_runtime()?
+        .block_on(threads.start_in_background(request))
+        .map_err(CommandError::from)?;
+    match started.runner {
+        Ok(_) => Ok(started.thread_id),
+        Err(reason) => {
+            let message = format!("{} is not running yet: {reason}", started.thread_id);
+            Err(Error::new(Code::NoBackground, message).into())
+        }
+    }
+}
+
+/// Whether a schedule's last thread has not ended. What it asks is denied, if the schedule says so.
+fn last_thread(
+    global: &GlobalArguments,
+    schedule: &Schedule,
+    state: &mut ScheduleState,
+) -> Result<bool, CommandError> {
+    let Some(id) = state.thread_id.as_deref().and_then(|id| ThreadId::parse(id).ok()) else {
+        return Ok(false);
+    };
+    let context = open_project(global, schedule)?;
+    let Some(index) = ThreadIndex::open(&context.settings)? else { return Ok(false) };
+    let Some(row) = index.store.thread(&id)? else { return Ok(false) };
+    if row.status.is_terminal() {
+        return Ok(false);
+    }
+    if schedule.approvals == ApprovalsPolicy::Deny {
+        let open = index.store.open_approvals(Some(&id))?.approvals;
+        let new: Vec<&Approval> =
+            open.iter().filter(|approval| !state.denied.contains(&approval.id)).collect();
+        for approval in &new {
+            deny(&context, &approval.id)?;
+        }
+        state.denied = open.iter().map(|approval| approval.id.clone()).collect();
+    }
+    Ok(true)
+}
+
+/// Denies a request in a process of its own, which resumes the thread.
+fn deny(context: &CommandContext, request: &str) -> Result<(), CommandError> {
+    let settings = &context.settings;
+    let project = settings.roots.project.clone().unwrap_or_default().to_string_lossy().into_owned();
+    let user_space = settings.roots.user.to_string_lossy().into_owned();
+    let words = ["--project", &project, "--user-space", &user_space, "--quiet"];
+    let words = words.into_iter().chain(["thread", "deny", request, "--message", DENIED_MESSAGE]);
+    let arguments: Vec<String> = words.map(str::to_owned).collect();
+    let environment = settings.host().variables;
+    spawn_daemon(&settings::current_exe(), &arguments, &environment, &settings.home, b"")?.detach();
+    Ok(())
+}

@@ -1,0 +1,150 @@
+//! `rye schedule` from outside: signed, verified at each run, never twice for one time, and its approvals denied.
+
+use serde_json::{Value, json};
+
+use crate::support::{User, run, text};
+use crate::thread_approvals::write_gate;
+use crate::thread_run::{threads, write_note_directive};
+use crate::tool_support::eventually;
+
+fn tick(user: &User) -> Vec<Value> {
+    user.data(["schedule", "tick"])["runs"].as_array().cloned().unwrap_or_default()
+}
+
+/// What is due is decided by what was served: an earlier moment makes one due now.
+fn set_served(user: &User, schedule: &str, minutes_ago: u64) {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a clock");
+    let served = u64::try_from(now.as_millis()).expect("a time") - minutes_ago * 60_000;
+    let path = user.home().join(".ai/config/agent/schedules.yaml");
+    let file = std::fs::read_to_string(&path).expect("schedules");
+    // Intervals count from when the schedule was added.
+    let added = file.split("\"added_ms\":").nth(1).and_then(|rest| rest.split('}').next()).expect("a time");
+    std::fs::write(&path, file.replace(added, &served.to_string())).expect("written");
+    user.ok(["sign", "config", "agent/schedules", "--space", "user"]);
+    let keys = user.public_key().parent().expect("a folder").to_owned();
+    let state = keys.join("schedule_state.json");
+    let mut states: Value = std::fs::read(&state)
+        .ok()
+        .and_then(|bytes| serde_json::from_slice(&bytes).ok())
+        .unwrap_or_else(|| json!({}));
+    states[schedule]["served_ms"] = json!(served);
+    std::fs::write(&state, states.to_string()).expect("written");
+}
+
+fn added_user() -> User {
+    let user = User::initialized();
+    write_note_directive(&user);
+    let arguments = ["schedule", "add", "team/note", "--every", "5m", "--provider", "offline"];
+    let added = user.data(arguments);
+    assert_eq!(added["schedule"]["id"], "team/note", "{added}");
+    user
+}
+
+#[test]
+fn due_schedule_starts_one_thread() {
+    let user = added_user();
+    assert_eq!(tick(&user), Vec::<Value>::new());
+    set_served(&user, "team/note", 6);
+    let runs = tick(&user);
+    assert_eq!(runs.len(), 1, "{runs:?}");
+    assert_eq!(runs[0]["run"]["outcome"], "started", "{runs:?}");
+    let id = text(&runs[0]["run"]["thread_id"]);
+    assert_eq!(tick(&user), Vec::<Value>::new(), "one time is served once");
+    user.ok(["thread", "wait", &id]);
+    assert_eq!(threads(&user).len(), 1);
+    assert_eq!(threads(&user)[0]["status"], "completed");
+    let list = user.data(["schedule", "list"]);
+    assert_eq!(list["schedules"][0]["runs"][0]["thread_id"], json!(id), "{list}");
+    let shown = user.ok(["schedule", "list"]);
+    assert!(shown.stdout.contains("every 5m") && shown.stdout.contains("started"), "{shown}");
+    set_served(&user, "team/note", 60);
+    let runs = tick(&user);
+    let message = text(&runs[0]["run"]["message"]);
+    assert!(message.contains("earlier times were missed"), "{runs:?}");
+    user.ok(["thread", "wait", &text(&runs[0]["run"]["thread_id"])]);
+}
+
+#[test]
+fn changed_directive_or_schedule_starts_nothing() {
+    let user = added_user();
+    set_served(&user, "team/note", 6);
+    let path = user.project().join(".ai/directives/team/note.md");
+    let mut directive = std::fs::read_to_string(&path).expect("a directive");
+    directive.push_str("\nAnd more.\n");
+    std::fs::write(&path, directive).expect("written");
+    let runs = tick(&user);
+    assert_eq!(runs[0]["run"]["outcome"], "failed", "{runs:?}");
+    assert!(!text(&runs[0]["run"]["message"]).is_empty());
+    let file = user.home().join(".ai/config/agent/schedules.yaml");
+    let text = std::fs::read_to_string(&file).expect("schedules");
+    std::fs::write(&file, text.replace("\"5m\"", "\"1m\"")).expect("written");
+    let result = run(user.command().args(["schedule", "tick"]));
+    assert_eq!(result.exit, 0, "{result}");
+    assert!(result.stderr.contains("schedules"), "{result}");
+    let refused = run(user.command().args(["schedule", "add", "team/note", "--every", "1h", "--name", "b"]));
+    assert_ne!(refused.exit, 0, "a file that does not verify is not written over: {refused}");
+    user.write("config/agent/schedules.yaml", "version: \"1.0.0\"\ncategory: agent\nschedules: []\n");
+    let list = user.data(["schedule", "list"]);
+    assert_eq!(list["schedules"], json!([]), "{list}");
+}
+
+#[test]
+fn schedules_are_paused_removed_and_run() {
+    let user = added_user();
+    user.ok(["schedule", "pause", "team/note"]);
+    set_served(&user, "team/note", 6);
+    assert_eq!(tick(&user), Vec::<Value>::new());
+    user.ok(["schedule", "resume", "team/note"]);
+    assert_eq!(tick(&user), Vec::<Value>::new(), "what was due meanwhile is not made up for");
+    let started = user.data(["schedule", "run", "team/note"]);
+    user.ok(["thread", "wait", &text(&started["thread_id"])]);
+    user.ok(["schedule", "remove", "team/note"]);
+    assert_eq!(user.data(["schedule", "list"])["schedules"], json!([]));
+    assert_ne!(run(user.command().args(["schedule", "remove", "team/note"])).exit, 0);
+    let invalid = run(user.command().args(["schedule", "add", "team/note", "--cron", "0 25 * * *"]));
+    assert!(invalid.stderr.contains("invalid cron expression"), "{invalid}");
+    let unknown = run(user.command().args(["schedule", "add", "team/nothing", "--every", "1h"]));
+    assert_ne!(unknown.exit, 0, "{unknown}");
+}
+
+#[test]
+fn unattended_approvals_are_denied() {
+    let user = User::initialized();
+    write_gate(&user, "end");
+    user.data(["schedule", "add", "team/gate", "--every", "1h"]);
+    let started = user.data(["schedule", "run", "team/gate"]);
+    let id = text(&started["thread_id"]);
+    let status = || text(&user.data(["thread", "show", &id])["status"]);
+    assert!(eventually(|| status() == "suspended"), "{}", status());
+    tick(&user);
+    assert!(eventually(|| status() == "error"), "{}", user.data(["thread", "show", &id]));
+    let shown = user.data(["thread", "show", &id]).to_string();
+    assert!(shown.contains("this run is unattended"), "{shown}");
+    assert!(!user.project().join("out.txt").exists());
+    user.ok(["schedule", "remove", "team/gate"]);
+    user.data(["schedule", "add", "team/gate", "--every", "1h", "--approvals", "wait"]);
+    let started = user.data(["schedule", "run", "team/gate"]);
+    let id = text(&started["thread_id"]);
+    let status = || text(&user.data(["thread", "show", &id])["status"]);
+    assert!(eventually(|| status() == "suspended"), "{}", status());
+    tick(&user);
+    assert_eq!(user.data(["thread", "approvals"])["approvals"].as_array().map(Vec::len), Some(1));
+    // Its time comes while it waits: nothing starts beside it.
+    set_served(&user, "team/gate", 65);
+    let runs = tick(&user);
+    assert_eq!(runs[0]["run"]["outcome"], "skipped", "{runs:?}");
+    assert!(text(&runs[0]["run"]["message"]).contains(&id), "{runs:?}");
+}
+
+#[test]
+fn systemd_units_name_this_binary() {
+    let user = User::initialized();
+    let units = user.data(["schedule", "systemd"]);
+    let service = text(&units["service"]);
+    assert!(service.contains("schedule tick") && service.contains("ExecStart=\"/"), "{service}");
+    assert!(text(&units["timer"]).contains("OnCalendar=minutely"));
+    let dir = user.home().join("units");
+    let words = ["schedule", "systemd", "--write", "--dir", &dir.to_string_lossy()];
+    user.ok(words);
+    assert!(dir.join("rye-schedule.timer").is_file() && dir.join("rye-schedule.service").is_file());
+}
