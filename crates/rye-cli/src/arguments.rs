@@ -238,18 +238,25 @@ pub struct McpArguments {
     pub allow_host: Vec<String>,
 }
 
-// `rye mcp install`
+// `rye mcp install` and its like
 #[derive(Debug, Subcommand)]
 #[command(defer = true)]
 pub enum McpCommand {
     /// Register rye with an MCP client: changes its configuration, shows the difference, keeps a backup
     Install {
-        /// claude-code, codex, cursor, vscode, opencode, gemini, goose or zed
-        client: String,
+        /// claude-code, claude-desktop, codex, cursor, vscode, opencode, gemini, goose or zed [default: the one found here]
+        client: Option<String>,
         /// Print the configuration instead of changing it
         #[arg(long)]
         print: bool,
     },
+    /// Remove rye from an MCP client's configuration
+    Uninstall {
+        /// The client
+        client: String,
+    },
+    /// Show the MCP clients found here, and whether rye is registered with them
+    Status,
 }
 
 // `rye trust`

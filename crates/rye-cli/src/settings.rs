@@ -11,6 +11,7 @@ use lillux::process::Launcher;
 use rye_agent::callback::{CALLBACK_FD_VAR, TOKEN_FD_VAR};
 use rye_engine::verbs::execute::SANDBOX_VARIABLE;
 use rye_engine::{Code, Engine, EngineOptions, Error, HostEnvironment, NativeTools, Result, WallClock};
+use rye_server::install::ClientDirs;
 use rye_space::{AI_FOLDER, Roots, keys, roots, write_root};
 
 use crate::global::GlobalArguments;
@@ -275,6 +276,40 @@ impl rye_agent::driver::MillisClock for ThreadClock {
 /// Where this binary lies.
 pub fn current_exe() -> PathBuf {
     env::current_exe().unwrap_or_else(|_| PathBuf::from("rye"))
+}
+
+/// The path this binary was started by: a link stays a link, so that what names it still works after an upgrade.
+pub fn started_as(working_dir: &Path) -> PathBuf {
+    let program = current_exe();
+    let Some(word) = env::args_os().next().map(PathBuf::from) else { return program };
+    let candidates: Vec<PathBuf> = if word.components().count() > 1 {
+        vec![working_dir.join(&word).components().collect()]
+    } else {
+        let paths = env::var_os("PATH").unwrap_or_default();
+        env::split_paths(&paths)
+            .filter(|folder| folder.is_absolute())
+            .map(|folder| folder.join(&word))
+            .collect()
+    };
+    let is_this = |path: &PathBuf| is_same_path(path, &program) && path.exists();
+    candidates.into_iter().find(is_this).unwrap_or(program)
+}
+
+/// Where MCP clients keep their configuration.
+pub fn client_dirs(settings: &Settings) -> ClientDirs {
+    let folder = |name: &str| env_var(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    ClientDirs {
+        home: settings.home.clone(),
+        config: folder("XDG_CONFIG_HOME").unwrap_or_else(|| settings.home.join(".config")),
+        codex: folder("CODEX_HOME").unwrap_or_else(|| settings.home.join(".codex")),
+        project: settings.roots.project.clone().unwrap_or_else(|| settings.working_dir.clone()),
+    }
+}
+
+/// Whether a program is on the PATH.
+pub fn has_program(name: &str) -> bool {
+    let paths = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&paths).any(|folder| folder.is_absolute() && folder.join(name).is_file())
 }
 
 /// Lets the terminal's interrupt and a polite end stop the run instead of the process.

@@ -2,6 +2,7 @@
 //! anything else in it. Only texts come in and go out; reading and writing files is the caller's.
 
 mod edit;
+mod remove;
 
 use std::path::{Path, PathBuf};
 
@@ -9,6 +10,7 @@ use rye_engine::{Code, Error, Result};
 use serde_json::{Value, json};
 
 pub use edit::diff;
+pub use remove::{EntryState, entry_state, remove_entry};
 
 /// The name of the entry.
 const ENTRY_NAME: &str = "rye";
@@ -18,6 +20,8 @@ const ENTRY_NAME: &str = "rye";
 pub enum ClientApp {
     /// Claude Code.
     ClaudeCode,
+    /// Claude Desktop.
+    ClaudeDesktop,
     /// Codex.
     Codex,
     /// Cursor.
@@ -42,10 +46,33 @@ enum ConfigFormat {
     Yaml,
 }
 
+/// Where clients keep their configuration, as the user's environment says.
+#[derive(Clone, Debug)]
+pub struct ClientDirs {
+    /// The user's home.
+    pub home: PathBuf,
+    /// `XDG_CONFIG_HOME`, else `~/.config`.
+    pub config: PathBuf,
+    /// `CODEX_HOME`, else `~/.codex`.
+    pub codex: PathBuf,
+    /// The project.
+    pub project: PathBuf,
+}
+
+impl ClientDirs {
+    /// The folder of Claude Desktop; on macOS it is elsewhere.
+    fn claude_desktop(&self) -> PathBuf {
+        let application_support = self.home.join("Library/Application Support");
+        let base = if application_support.is_dir() { &application_support } else { &self.config };
+        base.join("Claude")
+    }
+}
+
 impl ClientApp {
     /// Every client.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::ClaudeCode,
+        Self::ClaudeDesktop,
         Self::Codex,
         Self::Cursor,
         Self::VsCode,
@@ -60,6 +87,7 @@ impl ClientApp {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::ClaudeCode => "claude-code",
+            Self::ClaudeDesktop => "claude-desktop",
             Self::Codex => "codex",
             Self::Cursor => "cursor",
             Self::VsCode => "vscode",
@@ -72,21 +100,41 @@ impl ClientApp {
 
     /// Its configuration: the project's where that is the custom and the file is shared, else the user's.
     #[must_use]
-    pub fn config_path(self, home: &Path, project: &Path) -> PathBuf {
+    pub fn config_path(self, dirs: &ClientDirs) -> PathBuf {
         match self {
-            Self::ClaudeCode => project.join(".mcp.json"),
-            Self::Codex => home.join(".codex/config.toml"),
-            Self::Cursor => home.join(".cursor/mcp.json"),
-            Self::VsCode => project.join(".vscode/mcp.json"),
-            Self::OpenCode => home.join(".config/opencode/opencode.json"),
-            Self::Gemini => home.join(".gemini/settings.json"),
-            Self::Goose => home.join(".config/goose/config.yaml"),
-            Self::Zed => home.join(".config/zed/settings.json"),
+            Self::ClaudeCode => dirs.project.join(".mcp.json"),
+            Self::ClaudeDesktop => dirs.claude_desktop().join("claude_desktop_config.json"),
+            Self::Codex => dirs.codex.join("config.toml"),
+            Self::Cursor => dirs.home.join(".cursor/mcp.json"),
+            Self::VsCode => dirs.project.join(".vscode/mcp.json"),
+            Self::OpenCode => dirs.config.join("opencode/opencode.json"),
+            Self::Gemini => dirs.home.join(".gemini/settings.json"),
+            Self::Goose => dirs.config.join("goose/config.yaml"),
+            Self::Zed => dirs.config.join("zed/settings.json"),
+        }
+    }
+
+    /// What the client leaves in the user's folders once it was started, and the program that starts it.
+    #[must_use]
+    pub fn traces(self, dirs: &ClientDirs) -> (Vec<PathBuf>, &'static [&'static str]) {
+        match self {
+            Self::ClaudeCode => {
+                (vec![dirs.home.join(".claude.json"), dirs.home.join(".claude")], &["claude"])
+            }
+            Self::ClaudeDesktop => (vec![dirs.claude_desktop()], &["claude-desktop"]),
+            Self::Codex => (vec![dirs.codex.clone()], &["codex"]),
+            Self::Cursor => (vec![dirs.home.join(".cursor")], &["cursor", "cursor-agent"]),
+            Self::VsCode => (vec![dirs.config.join("Code")], &["code"]),
+            Self::OpenCode => (vec![dirs.config.join("opencode")], &["opencode"]),
+            Self::Gemini => (vec![dirs.home.join(".gemini")], &["gemini"]),
+            Self::Goose => (vec![dirs.config.join("goose")], &["goose"]),
+            Self::Zed => (vec![dirs.config.join("zed")], &["zed", "zeditor"]),
         }
     }
 
     /// Whether the file is the project's: others read it too, whose binary lies elsewhere.
-    fn is_shared(self) -> bool {
+    #[must_use]
+    pub fn is_shared(self) -> bool {
         matches!(self, Self::ClaudeCode | Self::VsCode)
     }
 
@@ -94,16 +142,20 @@ impl ClientApp {
         match self {
             Self::Codex => ConfigFormat::Toml,
             Self::Goose => ConfigFormat::Yaml,
-            Self::ClaudeCode | Self::Cursor | Self::VsCode | Self::OpenCode | Self::Gemini | Self::Zed => {
-                ConfigFormat::Json
-            }
+            Self::ClaudeCode
+            | Self::ClaudeDesktop
+            | Self::Cursor
+            | Self::VsCode
+            | Self::OpenCode
+            | Self::Gemini
+            | Self::Zed => ConfigFormat::Json,
         }
     }
 
     /// The keys its servers are listed under. A newer opencode lists them one level deeper.
     fn server_keys(self, existing: &Value) -> &'static [&'static str] {
         match self {
-            Self::ClaudeCode | Self::Cursor | Self::Gemini => &["mcpServers"],
+            Self::ClaudeCode | Self::ClaudeDesktop | Self::Cursor | Self::Gemini => &["mcpServers"],
             Self::Codex => &["mcp_servers"],
             Self::VsCode => &["servers"],
             Self::OpenCode if existing["mcp"]["servers"].is_object() => &["mcp", "servers"],
@@ -116,7 +168,9 @@ impl ClientApp {
     fn entry(self, program: &str) -> Value {
         match self {
             Self::ClaudeCode | Self::VsCode => json!({"type": "stdio", "command": program, "args": ["mcp"]}),
-            Self::Codex | Self::Cursor | Self::Gemini => json!({"command": program, "args": ["mcp"]}),
+            Self::ClaudeDesktop | Self::Codex | Self::Cursor | Self::Gemini => {
+                json!({"command": program, "args": ["mcp"]})
+            }
             Self::Zed => json!({"command": program, "args": ["mcp"], "env": {}}),
             Self::OpenCode => json!({"type": "local", "command": [program, "mcp"], "enabled": true}),
             Self::Goose => json!({
@@ -131,11 +185,25 @@ impl std::str::FromStr for ClientApp {
     type Err = Error;
 
     fn from_str(word: &str) -> Result<Self> {
-        Self::ALL.into_iter().find(|client| client.as_str() == word).ok_or_else(|| {
-            let known = Self::ALL.map(Self::as_str).join(", ");
-            let word = rye_item::text::one_line(word);
-            Error::new(Code::InvalidArgument, format!("unknown client `{word}`"))
-                .hint(format!("clients are: {known}"))
+        // What the programs themselves are called, or call themselves.
+        let other = match word {
+            "claude" => Some(Self::ClaudeCode),
+            "gemini-cli" => Some(Self::Gemini),
+            "code" => Some(Self::VsCode),
+            _ => None,
+        };
+        let named = || Self::ALL.into_iter().find(|client| client.as_str() == word);
+        other.or_else(named).ok_or_else(|| {
+            let known = Self::ALL.map(Self::as_str);
+            let error = Error::new(
+                Code::InvalidArgument,
+                format!("unknown client `{}`", rye_item::text::one_line(word)),
+            );
+            match rye_item::text::nearest(word, known) {
+                Some(near) => error.hint(format!("did you mean `{near}`?")),
+                None => error,
+            }
+            .hint(format!("clients are: {}", known.join(", ")))
         })
     }
 }
@@ -212,6 +280,8 @@ mod tests {
             assert_eq!(first.contains(PROGRAM), !client.is_shared(), "{first}");
         }
         assert!("emacs".parse::<ClientApp>().is_err());
+        assert_eq!("claude".parse::<ClientApp>().expect("a client"), ClientApp::ClaudeCode);
+        assert_eq!("gemini-cli".parse::<ClientApp>().expect("a client"), ClientApp::Gemini);
     }
 
     #[test]

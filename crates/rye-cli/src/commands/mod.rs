@@ -13,6 +13,7 @@ mod join;
 mod keys;
 mod lock;
 mod mcp;
+mod mcp_clients;
 mod programs;
 mod registry;
 mod run;
