@@ -8,8 +8,9 @@
 
 mod install;
 mod lock;
-mod team;
 mod schedule;
+mod team;
+mod terminal;
 mod threads;
 
 use std::path::PathBuf;
@@ -23,8 +24,9 @@ use crate::global::GlobalArguments;
 
 pub use install::{ConflictArguments, InstallArguments, RollbackArguments, UninstallArguments};
 pub use lock::LockCommand;
-pub use team::JoinArguments;
 pub use schedule::{AddScheduleArguments, ScheduleCommand};
+pub use team::JoinArguments;
+pub use terminal::{ConfigCommand, ListItemsArguments, NewArguments, NewKind, TestArguments};
 pub use threads::{
     AlwaysScope, AnswerArguments, ApproveArguments, CostBy, ForkArguments, ListArguments, PruneArguments,
     ResumeArguments, RunArguments, ThreadCommand, WaitArguments,
@@ -102,6 +104,12 @@ pub enum CliCommand {
     Init,
     /// Join a project that others made: see who signed what, and trust them in this project only
     Join(JoinArguments),
+    /// Make a tool, directive, page of knowledge or bundle that runs at once
+    New(NewArguments),
+    /// List items with their space and signature
+    List(ListItemsArguments),
+    /// Run the tests of tools
+    Test(TestArguments),
     /// Approve a project folder without trusting any key, or revoke the approval
     Trust(TrustArguments),
     /// Manage your key and the keys you trust
@@ -130,7 +138,7 @@ pub enum CliCommand {
     Verify(VerifyArguments),
     /// Show where an item comes from, what it shadows and who signed it
     Why(ItemArguments),
-    /// Show settings and where they come from
+    /// Show and change settings
     #[command(subcommand)]
     Config(ConfigCommand),
     /// Manage lockfiles: the exact tools, runtimes and primitives that may run
@@ -177,13 +185,13 @@ pub enum CliCommand {
     },
 }
 
-// An item: TYPE ID, or type:id.
+// An item: ID, TYPE ID, or type:id.
 #[derive(Clone, Debug, Args)]
 pub struct ItemArguments {
-    /// directive, tool, knowledge or config; or type:id
-    #[arg(value_name = "TYPE", add = ArgValueCompleter::new(completion::types))]
+    /// directive, tool, knowledge or config; or type:id; or an id alone, if only one type has it
+    #[arg(value_name = "[TYPE] ID", add = ArgValueCompleter::new(completion::types))]
     pub first: String,
-    /// The id, such as team/deploy
+    /// The id, such as team/deploy, after a type
     #[arg(value_name = "ID", add = ArgValueCompleter::new(completion::ids))]
     pub second: Option<String>,
 }
@@ -417,22 +425,25 @@ pub struct FetchArguments {
 // `rye sign`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "rye sign tool team/deploy      one item\nrye sign tool 'team/*'         all of a category\nrye sign .ai/tools/team/*.py   by path"
+    after_help = "rye sign team/deploy           one item\nrye sign tool 'team/*'         all of a category\nrye sign .ai/tools/team/*.py   by path\nrye sign 'team/*' --watch      sign again after each change, until Ctrl-C"
 )]
 pub struct SignArguments {
-    /// TYPE and ID or glob; or type:id; or paths
-    #[arg(required = true, value_name = "TYPE ID|GLOB or PATH", add = ArgValueCompleter::new(completion::types_or_paths))]
+    /// ID or glob, with or without its TYPE before it; or type:id; or paths
+    #[arg(required = true, value_name = "[TYPE] ID|GLOB or PATH", add = ArgValueCompleter::new(completion::types_or_paths))]
     pub what: Vec<String>,
     /// Sign in this space [default: project, else user]
     #[arg(long, alias = "source")]
     pub space: Option<WritableSpace>,
+    /// Keep running, and sign again whatever of it changes
+    #[arg(long)]
+    pub watch: bool,
 }
 
 // `rye verify`
 #[derive(Debug, Args)]
 pub struct VerifyArguments {
-    /// TYPE and ID; or type:id; or paths [default: everything in project and user space]
-    #[arg(value_name = "TYPE ID or PATH", add = ArgValueCompleter::new(completion::types_or_paths))]
+    /// ID, with or without its TYPE before it; or type:id; or paths [default: everything in project and user space]
+    #[arg(value_name = "[TYPE] ID or PATH", add = ArgValueCompleter::new(completion::types_or_paths))]
     pub what: Vec<String>,
     /// Verify DIR's .ai as a bundle, against the keys it ships
     #[arg(long, value_name = "DIR", conflicts_with = "what", value_hint = ValueHint::DirPath)]
@@ -440,20 +451,6 @@ pub struct VerifyArguments {
     /// Add each item's metadata to the JSON
     #[arg(long)]
     pub metadata: bool,
-}
-
-/// `rye config`
-#[derive(Debug, Subcommand)]
-#[command(defer = true)]
-pub enum ConfigCommand {
-    /// Show the settings after all layers
-    Show {
-        /// Only this config, such as agent/agent
-        id: Option<String>,
-        /// Show which space each setting comes from
-        #[arg(long)]
-        origin: bool,
-    },
 }
 
 /// `rye bundle`

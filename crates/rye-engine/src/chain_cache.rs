@@ -138,7 +138,7 @@ impl Engine {
 /// When the tool is not found, an element is refused, or the chain is not one.
 pub fn build(engine: &Engine, item: &ItemRef, tier: Option<SpaceTier>) -> Result<Chain> {
     let spaces = &engine.workspace.spaces;
-    let tool = spaces.locate(item, tier)?;
+    let tool = engine.locate(item, tier)?;
     chain::build(tool, spaces, &executor_aliases(engine), &|located| engine.admit_cached(located))
         .map_err(|error| chain_error(error, item))
 }

@@ -9,6 +9,7 @@ pub mod engine_pool;
 pub mod error;
 mod error_refused;
 pub mod lockfiles;
+mod missing;
 mod natives;
 mod open_error;
 mod policies;

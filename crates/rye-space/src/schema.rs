@@ -80,6 +80,43 @@ impl ConfigSchema {
         })
     }
 
+    /// The config it is for; none if it is for several.
+    #[must_use]
+    pub fn config_id(&self) -> Option<&str> {
+        let stem = self.target.rsplit_once('.').map_or(self.target.as_str(), |(stem, _)| stem);
+        (!stem.contains('*')).then_some(stem)
+    }
+
+    /// The settings it names, by their dotted paths. What users name themselves, such as an alias, is not among them.
+    #[must_use]
+    pub fn keys(&self) -> Vec<String> {
+        fn collect(node: &Value, path: &str, keys: &mut Vec<String>) {
+            match node.get("properties").and_then(Value::as_object) {
+                Some(properties) => {
+                    for (key, node) in properties {
+                        let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+                        collect(node, &path, keys);
+                    }
+                }
+                None => keys.push(path.to_owned()),
+            }
+        }
+        let mut keys = Vec::new();
+        collect(&self.root, "", &mut keys);
+        keys.retain(|key| !key.is_empty());
+        keys
+    }
+
+    /// The types that a setting may have, as JSON Schema calls them.
+    #[must_use]
+    pub fn types(&self, path: &[String]) -> Vec<&str> {
+        match self.node(path).and_then(|node| node.get("type")) {
+            Some(Value::String(kind)) => vec![kind],
+            Some(Value::Array(types)) => types.iter().filter_map(Value::as_str).collect(),
+            _ => Vec::new(),
+        }
+    }
+
     /// Whether the key holds further keys.
     #[must_use]
     pub fn is_object(&self, path: &[String]) -> bool {

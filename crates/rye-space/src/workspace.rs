@@ -290,11 +290,13 @@ impl Workspace {
     /// The schema of the config `id`, if one is shipped.
     #[must_use]
     pub fn schema_for(&self, id: &ItemId) -> Option<&ConfigSchema> {
-        let own = self.schemas.iter().find(|schema| schema.applies_to(id.as_str()));
-        own.or_else(|| {
-            let others = self.other_schemas.get_or_init(|| read_other_schemas(&self.spaces, &self.schemas));
-            others.iter().find(|schema| schema.applies_to(id.as_str()))
-        })
+        self.all_schemas().find(|schema| schema.applies_to(id.as_str()))
+    }
+
+    /// The schemas of all configs; those of other bundles than the core are read when they are reached.
+    pub fn all_schemas(&self) -> impl Iterator<Item = &ConfigSchema> {
+        let others = || self.other_schemas.get_or_init(|| read_other_schemas(&self.spaces, &self.schemas));
+        self.schemas.iter().chain(std::iter::once_with(others).flatten())
     }
 
     /// Whether development mode applies here, if it is asked for: the project is approved, and signed user config

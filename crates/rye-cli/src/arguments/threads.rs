@@ -60,9 +60,9 @@ pub enum ThreadCommand {
     },
     /// Show a thread: its status, usage, result and next command
     Show {
-        /// The thread's id or its beginning
+        /// The thread's id or its beginning [default: the latest]
         #[arg(value_name = "THREAD", add = ArgValueCompleter::new(completion::threads))]
-        id: String,
+        id: Option<String>,
     },
     /// Show the cost of a thread and its descendants, or of all threads since a time
     #[command(

@@ -27,7 +27,7 @@ pub fn execute(context: &CommandContext, arguments: &ExecuteArguments) -> Comman
     let print = move |line: &str| output.note(paint(DIM, rye_item::text::one_line(line)));
     let cancel = CancelToken::new().map_err(Error::from)?;
     settings::cancel_on_signals(&cancel);
-    let request = build_request(arguments, cancel)?
+    let request = build_request(context, arguments, cancel)?
         .with_progress(Some(ProgressListener::new(print)))
         .with_thread(Some(user_threads(&context.settings)));
     let output = &context.output;
@@ -39,8 +39,15 @@ pub fn execute(context: &CommandContext, arguments: &ExecuteArguments) -> Comman
     print_result(output, &answer)
 }
 
-fn build_request(arguments: &ExecuteArguments, cancel: CancelToken) -> Result<ExecuteRequest, Error> {
+fn build_request(
+    context: &CommandContext,
+    arguments: &ExecuteArguments,
+    cancel: CancelToken,
+) -> Result<ExecuteRequest, Error> {
     let (item, rest) = split_item(&arguments.words)?;
+    let is_typed = arguments.words.first().is_some_and(|word| word.contains(':'))
+        || rest.len() + 2 == arguments.words.len();
+    let item = if is_typed { item } else { infer_type(context, item) };
     let parameters = arguments.params.as_deref().map(parse_parameters).transpose()?.unwrap_or_default();
     let lock_mode = match (arguments.locked, arguments.frozen) {
         (true, _) => LockMode::Locked,
@@ -54,6 +61,20 @@ fn build_request(arguments: &ExecuteArguments, cancel: CancelToken) -> Result<Ex
         .with_trace(arguments.trace)
         .with_lock_mode(lock_mode)
         .with_caller(Caller::Person))
+}
+
+/// A tool unless only a page of knowledge has the id. A directive is not run by a command that was meant for a tool: the
+/// error says how.
+fn infer_type(context: &CommandContext, item: ItemRef) -> ItemRef {
+    let has = |item: &ItemRef| {
+        let candidates = context.engine.workspace.spaces.candidate_paths(item);
+        candidates.iter().any(|candidate| candidate.is_found)
+    };
+    let of_type = |item_type| ItemRef::new(item_type, item.id.clone());
+    match has(&item) || has(&of_type(ItemType::Directive)) {
+        false if has(&of_type(ItemType::Knowledge)) => of_type(ItemType::Knowledge),
+        _ => item,
+    }
 }
 
 /// `tool ID …`, `tool:ID …` or just `ID …`, which is a tool.

@@ -8,7 +8,7 @@ use rye_engine::{Code, Error};
 use rye_item::space::SpaceTier;
 use rye_item::{ItemRef, ItemType};
 
-use super::{CommandContext, CommandResult, parse_item_ref};
+use super::{CommandContext, CommandResult, find_item};
 use crate::arguments::{
     FetchArguments, ItemArguments, LoadArguments, SearchArguments, SpaceName, WritableSpace,
 };
@@ -120,8 +120,8 @@ fn print_search(context: &CommandContext, response: &SearchResponse) -> CommandR
 
 /// `rye load`
 pub fn load(context: &CommandContext, arguments: &LoadArguments) -> CommandResult {
-    let item = parse_item_ref(&arguments.item)?;
     let from = arguments.from.and_then(SpaceName::tier);
+    let item = find_item(context, &arguments.item, from)?;
     load_or_copy(context, &item, from, arguments.to, arguments.unverified)
 }
 
@@ -218,7 +218,7 @@ pub fn fetch(context: &CommandContext, arguments: &FetchArguments) -> CommandRes
 
 /// `rye why`
 pub fn why(context: &CommandContext, arguments: &ItemArguments) -> CommandResult {
-    let item = parse_item_ref(arguments)?;
+    let item = find_item(context, arguments, None)?;
     let response = why::why(&context.engine, &item)?;
     if context.print_if_json(Some(item.item_type.as_str()), Some(item.id.as_str()), &response)? {
         return Ok(());

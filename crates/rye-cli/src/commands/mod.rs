@@ -3,6 +3,7 @@
 mod background;
 mod bundles;
 mod ci;
+mod config;
 mod dry_run;
 mod execute;
 mod in_sandbox;
@@ -11,15 +12,19 @@ mod installation;
 mod items;
 mod join;
 mod keys;
+mod list;
 mod lock;
 mod mcp;
 mod mcp_clients;
+mod new_item;
 mod programs;
 mod registry;
 mod run;
 mod schedule;
 mod setup;
+mod sign_watch;
 mod signing;
+mod test;
 mod threads;
 
 use std::io;
@@ -27,12 +32,13 @@ use std::io;
 use clap_complete::env::Shells;
 use rye_agent::store::ThreadStoreError;
 use rye_engine::{Code, DevMode, Engine, Error};
+use rye_item::space::SpaceTier;
 use rye_item::{ItemRef, ItemType};
 use rye_space::Roots;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::arguments::{Arguments, CliCommand, ConfigCommand, InstallationCommand, ItemArguments};
+use crate::arguments::{Arguments, CliCommand, InstallationCommand, ItemArguments};
 use crate::explain;
 use crate::global::GlobalArguments;
 use crate::output::Output;
@@ -175,7 +181,22 @@ impl CommandContext {
     }
 }
 
-/// The item a command names.
+/// The item a command names; without a type it is the one item that has the id.
+fn find_item(
+    context: &CommandContext,
+    arguments: &ItemArguments,
+    from: Option<SpaceTier>,
+) -> Result<ItemRef, Error> {
+    let is_id = arguments.second.is_none()
+        && arguments.first.parse::<ItemType>().is_err()
+        && ItemRef::split_canonical(&arguments.first).is_none();
+    match is_id {
+        true => rye_engine::verbs::load::find_by_id(&context.engine, &arguments.first, from),
+        false => parse_item_ref(arguments),
+    }
+}
+
+/// The item that a type and an id name.
 fn parse_item_ref(arguments: &ItemArguments) -> Result<ItemRef, Error> {
     match &arguments.second {
         Some(id) => Ok(ItemRef::parse(Some(&arguments.first), id)?),
@@ -215,9 +236,10 @@ pub fn run(arguments: &Arguments) -> CommandResult {
         CliCommand::Sign(sign) => signing::sign(&CommandContext::open(global)?, sign),
         CliCommand::Verify(verify) => signing::verify(&CommandContext::open(global)?, verify),
         CliCommand::Why(item) => items::why(&CommandContext::open(global)?, item),
-        CliCommand::Config(ConfigCommand::Show { id, origin }) => {
-            setup::show_config(&CommandContext::open(global)?, id.as_deref(), *origin)
-        }
+        CliCommand::New(arguments) => new_item::new_item(&CommandContext::open(global)?, arguments),
+        CliCommand::List(arguments) => list::list(&CommandContext::open(global)?, arguments),
+        CliCommand::Test(arguments) => test::test(&CommandContext::open_for_run(global)?, arguments),
+        CliCommand::Config(command) => config::run(&CommandContext::open(global)?, command),
         CliCommand::Lock(command) => lock::run(&CommandContext::open(global)?, command),
         CliCommand::Bundle(command) => bundles::run(&CommandContext::open(global)?, command),
         CliCommand::Install(arguments) => install::install(&CommandContext::open(global)?, arguments),

@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use rye_engine::verbs::sign::{self, SignResponse as SignAnswer, SignedItem};
 use rye_engine::verbs::verify::{self, VerifyReport as VerifyAnswer};
 use rye_engine::{Code, Error};
+use rye_item::space::SpaceTier;
 use rye_item::text::counted;
 use rye_item::{ItemRef, ItemType};
 
-use super::{CommandContext, CommandError, CommandResult, error_with_data};
+use super::{CommandContext, CommandError, CommandResult, error_with_data, sign_watch};
 use crate::arguments::{SignArguments, VerifyArguments, WritableSpace};
 use crate::output::{DIM, ERROR, NAME, SUCCESS, WARNING, display_path, paint};
 
@@ -16,11 +17,11 @@ use crate::output::{DIM, ERROR, NAME, SUCCESS, WARNING, display_path, paint};
 enum Target {
     /// Files.
     Paths(Vec<PathBuf>),
-    /// An item or a pattern of a type.
-    Item(ItemType, String),
+    /// An item or a pattern of a type; of any type, if none is said.
+    Item(Option<ItemType>, String),
 }
 
-/// `TYPE ID`, `type:id`, or paths. A word that is a type is a type, not a path.
+/// `TYPE ID`, `type:id`, paths, or `ID`. A word that is a type is a type, not a path; one that is a path is no id.
 fn parse_target(words: &[String]) -> Result<Target, Error> {
     match words {
         [item_type, id] if item_type.parse::<ItemType>().is_ok() => {
@@ -29,11 +30,11 @@ fn parse_target(words: &[String]) -> Result<Target, Error> {
                 Some((stated, rest)) if stated == item_type => rest,
                 _ => id,
             };
-            Ok(Target::Item(item_type, id.to_owned()))
+            Ok(Target::Item(Some(item_type), id.to_owned()))
         }
         [one] if !Path::new(one).exists() && ItemRef::split_canonical(one).is_some() => {
             let (item_type, id) = ItemRef::split_canonical(one).unwrap_or((ItemType::Tool, one));
-            Ok(Target::Item(item_type, id.to_owned()))
+            Ok(Target::Item(Some(item_type), id.to_owned()))
         }
         [item_type] if !Path::new(item_type).exists() && item_type.parse::<ItemType>().is_ok() => {
             let error = Error::new(Code::InvalidArgument, format!("no {item_type} id given"));
@@ -44,6 +45,7 @@ fn parse_target(words: &[String]) -> Result<Target, Error> {
             Err(error
                 .hint(format!("quote the pattern to keep the shell from expanding it: {item_type} 'team/*'")))
         }
+        [one] if !Path::new(one).exists() && is_id_or_glob(one) => Ok(Target::Item(None, one.clone())),
         [first, ..] if !Path::new(first).exists() && !first.contains(['/', '.']) => {
             Err(rye_item::id::UnknownItemType(first.clone()).into())
         }
@@ -51,17 +53,63 @@ fn parse_target(words: &[String]) -> Result<Target, Error> {
     }
 }
 
+/// Whether a word that is no path can be an id or a pattern of ids: a missing file is told as such.
+fn is_id_or_glob(word: &str) -> bool {
+    let has_extension = Path::new(word).extension().is_some_and(|extension| {
+        ["py", "yaml", "yml", "toml", "md", "js", "ts", "mjs", "cjs", "sh"]
+            .iter()
+            .any(|known| extension == *known)
+    });
+    !has_extension && (sign::is_glob(word) || rye_item::ItemId::new(word).is_ok())
+}
+
+/// Signs every item whose id matches, of one type or of all.
+fn sign_matching(
+    context: &CommandContext,
+    item_type: Option<ItemType>,
+    pattern: &str,
+    tier: Option<SpaceTier>,
+    progress: sign::SignProgress<'_>,
+) -> Result<SignAnswer, Error> {
+    let Some(item_type) = item_type else {
+        let mut report = SignAnswer::default();
+        let mut nothing = None;
+        for item_type in ItemType::SEARCHABLE {
+            match sign::sign_glob(&context.engine, item_type, pattern, tier, progress) {
+                Ok(mut one) => {
+                    report.signed.append(&mut one.signed);
+                    report.failed.append(&mut one.failed);
+                }
+                Err(error) if error.code == Code::NotFound => nothing = Some(error),
+                Err(error) => return Err(error),
+            }
+        }
+        return match nothing {
+            Some(error) if report.signed.is_empty() && report.failed.is_empty() => {
+                let pattern = rye_item::text::one_line(pattern);
+                let message = format!("no directive, tool or knowledge matches `{pattern}`");
+                Err(Error { message, ..error })
+            }
+            _ => Ok(report),
+        };
+    };
+    sign::sign_glob(&context.engine, item_type, pattern, tier, progress)
+}
+
 /// `rye sign`
 pub fn sign(context: &CommandContext, arguments: &SignArguments) -> CommandResult {
+    if arguments.watch {
+        return sign_watch::watch(context, || sign_target(context, arguments));
+    }
     let tier = arguments.space.map(WritableSpace::tier);
     let mut bar = context.output.progress("signing");
     let mut progress = |done, total| bar.update(done, total);
     let mut report = match parse_target(&arguments.what)? {
         Target::Item(item_type, id) if sign::is_glob(&id) => {
-            sign::sign_glob(&context.engine, item_type, &id, tier, &mut progress)?
+            sign_matching(context, item_type, &id, tier, &mut progress)?
         }
         Target::Item(item_type, id) => {
-            let item = ItemRef::parse(Some(item_type.as_str()), &id)?;
+            let item = named_item(context, item_type, &id, tier)?;
             let mut signed = sign::sign_item(&context.engine, &item, tier)?;
             refresh_lockfile(context, &mut signed);
             return show_signed_item(context, &signed);
@@ -84,6 +132,42 @@ pub fn sign(context: &CommandContext, arguments: &SignArguments) -> CommandResul
     drop(bar);
     report.signed.iter_mut().for_each(|signed| refresh_lockfile(context, signed));
     show_sign_report(context, &report)
+}
+
+/// Signs what the words of a command name, once.
+fn sign_target(context: &CommandContext, arguments: &SignArguments) -> Result<SignAnswer, Error> {
+    let tier = arguments.space.map(WritableSpace::tier);
+    let mut report = match parse_target(&arguments.what)? {
+        Target::Item(item_type, id) if sign::is_glob(&id) => {
+            sign_matching(context, item_type, &id, tier, &mut |_, _| {})?
+        }
+        Target::Item(item_type, id) => {
+            let item = named_item(context, item_type, &id, tier)?;
+            match sign::sign_item(&context.engine, &item, tier) {
+                Ok(signed) => SignAnswer { signed: vec![signed], failed: Vec::new() },
+                Err(error) => {
+                    let failed = sign::FailedSign { name: item.to_string(), error };
+                    SignAnswer { signed: Vec::new(), failed: vec![failed] }
+                }
+            }
+        }
+        Target::Paths(paths) => sign::sign_paths(&context.engine, &paths, &mut |_, _| {})?,
+    };
+    report.signed.iter_mut().for_each(|signed| refresh_lockfile(context, signed));
+    Ok(report)
+}
+
+/// The item of a type and an id, or the one item that has the id.
+fn named_item(
+    context: &CommandContext,
+    item_type: Option<ItemType>,
+    id: &str,
+    tier: Option<SpaceTier>,
+) -> Result<ItemRef, Error> {
+    match item_type {
+        Some(item_type) => Ok(ItemRef::parse(Some(item_type.as_str()), id)?),
+        None => rye_engine::verbs::load::find_by_id(&context.engine, id, tier),
+    }
 }
 
 /// Signing here is consent: the user's own lockfile of the tool follows. A lockfile that cannot does not undo it.
@@ -149,7 +233,7 @@ pub fn verify(context: &CommandContext, arguments: &VerifyArguments) -> CommandR
         (None, []) => verify::verify_all(engine, options, &mut progress),
         (None, words) => match parse_target(words)? {
             Target::Item(item_type, id) => {
-                let item = ItemRef::parse(Some(item_type.as_str()), &id)?;
+                let item = named_item(context, item_type, &id, None)?;
                 verify::verify_item(engine, &item, options)?
             }
             Target::Paths(paths) => verify::verify_paths(engine, &paths, options, &mut progress)?,

@@ -21,6 +21,7 @@ mod bundles;
 mod chains;
 mod ci;
 mod config;
+mod config_values;
 mod dev_mode;
 mod downgrades;
 mod examples;
@@ -55,6 +56,7 @@ mod mcp_server;
 mod mcp_threads;
 mod mcp_tools;
 mod model_settings;
+mod new_items;
 mod offline_runs;
 mod output;
 mod packages;
@@ -101,6 +103,7 @@ mod unsigned_bytes;
 mod user_space;
 mod vocabulary;
 mod write_roots;
+mod wrong_commands;
 
 /// A test file that is not declared would never run; one beside this folder would be another binary.
 #[test]

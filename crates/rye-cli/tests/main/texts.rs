@@ -27,7 +27,7 @@ const VARIABLE_PARTS: &[(&str, &str)] = &[
 ];
 
 /// Compares a text with its snapshot, without the parts that differ from run to run.
-fn assert_text(user: &User, name: &str, text: &str) {
+pub fn assert_text(user: &User, name: &str, text: &str) {
     let mut settings = insta::Settings::clone_current();
     settings.set_omit_expression(true);
     settings.set_prepend_module_to_snapshot(false);
@@ -53,7 +53,7 @@ fn regex_escape(text: &str) -> String {
 }
 
 /// What a command prints, under the command itself.
-fn transcript(user: &User, commands: &[&str]) -> String {
+pub fn transcript(user: &User, commands: &[&str]) -> String {
     let mut text = String::new();
     for command in commands {
         let run = user.run(command.split(' '));

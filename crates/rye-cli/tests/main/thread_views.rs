@@ -331,3 +331,16 @@ fn children_are_listed_under_their_parent() {
         "children are not listed"
     );
 }
+
+#[test]
+fn show_without_an_id_shows_the_latest() {
+    let user = User::initialized();
+    user.run(["thread", "show", "--json"]).error(3, "RYE1114");
+    for name in ["Ada", "Grace"] {
+        user.ok(["run", "examples/greet", &format!("name={name}")]);
+    }
+    let latest = newest_thread(&user);
+    let shown = user.run(["thread", "show", "--json"]).json();
+    assert_eq!(shown["item_id"], latest.as_str(), "{shown}");
+    assert_eq!(user.ok(["thread", "show"]).stdout, user.ok(["thread", "show", &latest]).stdout);
+}

@@ -31,7 +31,41 @@ struct TestCase {
     name: String,
     parameters: Map<String, Value>,
     tags: Vec<String>,
-    conditions: Vec<(String, Condition, bool)>,
+    assertions: Vec<Assertion>,
+}
+
+/// What a case expects of the answer.
+struct Assertion {
+    condition: Condition,
+    /// Whether the condition is to hold.
+    wanted: bool,
+    path: String,
+    /// What is expected at the path, in words.
+    expected: String,
+}
+
+impl Assertion {
+    /// What is wrong with an answer: what was expected, and what was found.
+    fn problem(&self, response: &Value) -> Option<String> {
+        if self.condition.matches(response) == self.wanted {
+            return None;
+        }
+        let found = match rye_item::condition::resolve_path(response, &self.path) {
+            Some(found) => shorten(&text::one_line(&found.to_string())),
+            None => "nothing".to_owned(),
+        };
+        Some(format!("{}: expected {}, found {found}", self.path, self.expected))
+    }
+}
+
+/// How much of a value is shown.
+const MAX_FOUND_CHARS: usize = 200;
+
+fn shorten(text: &str) -> String {
+    match text.char_indices().nth(MAX_FOUND_CHARS) {
+        Some((cut, _)) => format!("{}…", &text[..cut]),
+        None => text.to_owned(),
+    }
 }
 
 impl NativeTool for TestRunner<'_> {
@@ -138,15 +172,11 @@ impl TestRunner<'_> {
                 Value::Object(object)
             }
         };
-        let mut problems: Vec<String> = case
-            .conditions
-            .iter()
-            .filter(|(_, condition, wanted)| condition.matches(&response) != *wanted)
-            .map(|(assertion_text, ..)| format!("does not hold: {assertion_text}"))
-            .collect();
+        let mut problems: Vec<String> =
+            case.assertions.iter().filter_map(|assertion| assertion.problem(&response)).collect();
         // A case that asserts nothing asserts success.
         let is_success = response.get("status") == Some(&json!("success"));
-        if !is_success && (case.conditions.is_empty() || !problems.is_empty()) {
+        if !is_success && (case.assertions.is_empty() || !problems.is_empty()) {
             let error = response.get("error").and_then(Value::as_str).unwrap_or("it failed");
             problems.push(text::one_line(error));
         }
@@ -185,28 +215,30 @@ fn read_test_file(root: &Path, file: &Path) -> Result<(ItemRef, Vec<TestCase>), 
 fn parse_case(index: usize, test: &Value) -> Result<TestCase, String> {
     let name =
         test.get("name").and_then(Value::as_str).map_or_else(|| format!("#{}", index + 1), text::one_line);
-    let mut conditions = Vec::new();
+    let mut assertions = Vec::new();
     for (key, expected) in test.get("assert").and_then(Value::as_object).into_iter().flatten() {
-        let (condition, wanted) =
-            parse_assertion(key, expected).map_err(|error| format!("{name}: {error}"))?;
-        let assertion_text = text::one_line(&format!("{key}: {expected}"));
-        conditions.push((assertion_text, condition, wanted));
+        assertions.push(parse_assertion(key, expected).map_err(|error| format!("{name}: {error}"))?);
     }
     let tags = test.get("tags").and_then(Value::as_array).into_iter().flatten();
     Ok(TestCase {
         name,
         parameters: test.get("params").and_then(Value::as_object).cloned().unwrap_or_default(),
         tags: tags.filter_map(|tag| tag.as_str().map(str::to_owned)).collect(),
-        conditions,
+        assertions,
     })
 }
 
 /// `path: value`, or `"path op value": bool`.
-fn parse_assertion(key: &str, expected: &Value) -> Result<(Condition, bool), String> {
+fn parse_assertion(key: &str, expected: &Value) -> Result<Assertion, String> {
     let compile = |condition: Value| Condition::compile(&condition).map_err(|error| error.to_string());
     let key = key.trim();
     let Some((path, rest)) = key.split_once(' ') else {
-        return Ok((compile(json!({"path": key, "op": "eq", "value": expected}))?, true));
+        return Ok(Assertion {
+            condition: compile(json!({"path": key, "op": "eq", "value": expected}))?,
+            wanted: true,
+            path: text::one_line(key),
+            expected: text::one_line(&expected.to_string()),
+        });
     };
     let (word, value) = rest.trim().split_once(' ').unwrap_or((rest.trim(), ""));
     let operator = match word {
@@ -227,6 +259,7 @@ fn parse_assertion(key: &str, expected: &Value) -> Result<(Condition, bool), Str
         Ok(value) if !is_text || value.is_string() => value,
         _ => json!(value.trim_matches('\'')),
     };
+    let value_text = value.to_string();
     let expected_result =
         expected.as_bool().ok_or_else(|| format!("`{}` takes true or false", text::one_line(key)))?;
     let condition = if operator == "exists" {
@@ -234,7 +267,17 @@ fn parse_assertion(key: &str, expected: &Value) -> Result<(Condition, bool), Str
     } else {
         json!({"path": path, "op": operator, "value": value})
     };
-    Ok((compile(condition)?, expected_result))
+    let not = if expected_result { "" } else { "not " };
+    let expected = match operator {
+        "exists" => format!("{not}to exist"),
+        _ => format!("{not}{word} {value_text}"),
+    };
+    Ok(Assertion {
+        condition: compile(condition)?,
+        wanted: expected_result,
+        path: text::one_line(path),
+        expected: text::one_line(&expected),
+    })
 }
 
 #[cfg(test)]
@@ -242,8 +285,7 @@ mod tests {
     use super::*;
 
     fn is_satisfied(key: &str, expected: &Value, response: &Value) -> bool {
-        let (condition, wanted) = parse_assertion(key, expected).expect("an assertion");
-        condition.matches(response) == wanted
+        parse_assertion(key, expected).expect("an assertion").problem(response).is_none()
     }
 
     #[test]
@@ -270,5 +312,22 @@ mod tests {
         assert!(!is_satisfied("data.count", &json!(4), &response));
         assert!(parse_assertion("a ~ b", &json!(true)).is_err());
         assert!(parse_assertion("a == b", &json!("yes")).is_err());
+    }
+
+    #[test]
+    fn problems_say_expected_and_found() {
+        let response = json!({"data": {"count": 3}});
+        let problem = |key: &str, expected: Value| {
+            parse_assertion(key, &expected).expect("an assertion").problem(&response)
+        };
+        assert_eq!(problem("data.count", json!(4)), Some("data.count: expected 4, found 3".to_owned()));
+        assert_eq!(
+            problem("data.count > 5", json!(true)),
+            Some("data.count: expected > 5, found 3".to_owned())
+        );
+        let not_less = problem("data.count < 5", json!(false));
+        assert_eq!(not_less, Some("data.count: expected not < 5, found 3".to_owned()));
+        let missing = problem("data.name exists", json!(true));
+        assert_eq!(missing, Some("data.name: expected to exist, found nothing".to_owned()));
     }
 }

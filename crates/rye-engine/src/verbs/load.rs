@@ -105,13 +105,18 @@ pub fn find_by_id(engine: &Engine, id: &str, from: Option<SpaceTier>) -> Result<
         })
         .collect();
     match found.len() {
-        0 => Err(Error::new(Code::NotFound, format!("item not found: {id}"))
-            .hint(format!("rye search {}", id.name()))),
+        0 => {
+            let error = Error::new(Code::NotFound, format!("item not found: {id}"));
+            let hints = engine.meant_instead(&id, None);
+            let error = hints.into_iter().fold(error, Error::hint);
+            Err(error.hint(format!("rye search {}", id.name())))
+        }
         1 => Ok(found.remove(0)),
         _ => {
             let types = found.iter().map(|item| item.item_type.as_str()).collect::<Vec<_>>().join(", ");
+            let named = found.iter().map(|item| format!("{} {id}", item.item_type)).collect::<Vec<_>>();
             Err(Error::new(Code::Ambiguous, format!("`{id}` exists as: {types}"))
-                .hint("name the type as well"))
+                .hint(format!("name the type as well: {}", named.join(", or "))))
         }
     }
 }
@@ -121,7 +126,7 @@ pub fn find_by_id(engine: &Engine, id: &str, from: Option<SpaceTier>) -> Result<
 /// # Errors
 /// When it is not found, or not trusted.
 pub fn load(engine: &Engine, item: &ItemRef, options: LoadOptions) -> Result<LoadedItem> {
-    let located = engine.workspace.spaces.locate(item, options.from)?;
+    let located = engine.locate(item, options.from)?;
     if options.unverified {
         let report = evaluate(&located, &engine.workspace.keys);
         let mut loaded = build_loaded(engine, &located, &report)?;
@@ -239,7 +244,7 @@ pub fn copy_approved(
     approved: Option<&Digest>,
 ) -> Result<CopiedItem> {
     let spaces = &engine.workspace.spaces;
-    let located = spaces.locate(item, from)?;
+    let located = engine.locate(item, from)?;
     crate::verbs::sign::check_approved_bytes(&located, approved)?;
     let space = match to {
         SpaceTier::Project => Space::Project,

@@ -198,7 +198,7 @@ fn own_path(engine: &Engine, item: &ItemRef, tier: Option<SpaceTier>) -> Result<
         let is_system = tier != Some(SpaceTier::Project)
             && tier != Some(SpaceTier::User)
             && spaces.candidate_paths(item).iter().any(|candidate| candidate.is_found);
-        if is_system { immutable_error(item) } else { rye_space::LocateError::NotFound(item.clone()).into() }
+        if is_system { immutable_error(item) } else { engine.missing_item(item) }
     })
 }
 

@@ -219,7 +219,7 @@ fn verify_row(located: &ItemFile, report: TrustReport, options: VerifyOptions) -
 /// # Errors
 /// When it is not found or cannot be read.
 pub fn verify_item(engine: &Engine, item: &ItemRef, options: VerifyOptions) -> Result<VerifyReport> {
-    let located = engine.workspace.spaces.locate(item, None)?;
+    let located = engine.locate(item, None)?;
     let report = evaluate(&located, &engine.workspace.keys);
     let mut verify_report = VerifyReport::default();
     verify_report.add_row(verify_row(&located, report, options));

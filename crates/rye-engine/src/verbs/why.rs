@@ -101,7 +101,7 @@ pub struct WhyResponse {
 pub fn why(engine: &Engine, item: &ItemRef) -> Result<WhyResponse> {
     let spaces = &engine.workspace.spaces;
     let candidates = spaces.candidate_paths(item);
-    let located = spaces.locate(item, None)?;
+    let located = engine.locate(item, None)?;
     let winner = evaluate(&located, &engine.workspace.keys);
     let tiers: Vec<CandidateRow> = candidates
         .iter()

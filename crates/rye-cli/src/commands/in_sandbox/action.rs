@@ -158,7 +158,7 @@ fn thread_action(command: &ThreadCommand) -> Result<Value> {
     let one = |operation: &str, id: &str| json!({"operation": operation, "thread_id": full_thread_id(id)});
     let params = match command {
         ThreadCommand::List(_) | ThreadCommand::Tree { .. } => json!({"operation": "list_active"}),
-        ThreadCommand::Show { id } => one("get_status", id),
+        ThreadCommand::Show { id: Some(id) } => one("get_status", id),
         ThreadCommand::Transcript { id, .. } => one("read_transcript", id),
         ThreadCommand::Wait(arguments) => wait_params(arguments),
         ThreadCommand::Cancel { ids, reason } => match ids.as_slice() {

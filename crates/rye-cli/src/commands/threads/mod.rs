@@ -41,7 +41,7 @@ pub fn run(global: &GlobalArguments, command: &ThreadCommand) -> CommandResult {
     match command {
         ThreadCommand::List(arguments) => list::list(&open_and_resume()?, arguments),
         ThreadCommand::Tree { id, live } => tree::tree(&open_and_resume()?, id.as_deref(), *live),
-        ThreadCommand::Show { id } => show::show(&open_and_resume()?, id),
+        ThreadCommand::Show { id } => show::show(&open_and_resume()?, id.as_deref()),
         ThreadCommand::Cost { since: Some(since), .. } => spending::spending(&open()?, since),
         ThreadCommand::Cost { id, by, since: None } => {
             cost::cost(&open()?, id.as_deref().unwrap_or_default(), *by)

@@ -24,8 +24,11 @@ const TAIL_BYTES: u64 = 256 << 10;
 const MAX_ROWS: usize = 12;
 
 /// `rye thread show`
-pub fn show(context: &CommandContext, word: &str) -> CommandResult {
-    let (index, row) = ThreadIndex::open_thread(&context.settings, word)?;
+pub fn show(context: &CommandContext, word: Option<&str>) -> CommandResult {
+    let (index, row) = match word {
+        Some(word) => ThreadIndex::open_thread(&context.settings, word)?,
+        None => ThreadIndex::open_latest(&context.settings)?,
+    };
     index.store.verified_thread(&row.id)?;
     let charges = index.store.charges(&row.id, ChargeScope::Subtree)?;
     let children = index.store.children(&row.id)?;

@@ -69,6 +69,16 @@ impl ThreadIndex {
         Ok((index, row))
     }
 
+    /// Opens what is there, to find the thread that was started last, no child of another one.
+    pub fn open_latest(settings: &Settings) -> Result<(Self, ThreadRow)> {
+        let no_thread =
+            || Error::new(Code::NoThread, "no threads here yet").hint("rye run DIRECTIVE starts one");
+        let index = Self::open(settings)?.ok_or_else(no_thread)?;
+        let filter = ThreadFilter { is_root: true, limit: Some(1), ..ThreadFilter::default() };
+        let row = index.store.threads(&filter)?.into_iter().next().ok_or_else(no_thread)?;
+        Ok((index, row))
+    }
+
     /// Has the files of a thread that is not at work written again where they lack what its journal holds; whether that
     /// was so. Where it fails, they are read as they are.
     pub fn rebuild_files(&self, id: &ThreadId) -> bool {

@@ -16,7 +16,7 @@ use crate::error::{Code, Error, Result};
 /// # Errors
 /// When it is not trusted, only partly covered, or does not parse.
 pub(super) fn admit_instructions(engine: &Engine, item: &ItemRef) -> Result<Arc<Admitted<ItemFile>>> {
-    let located = engine.workspace.spaces.locate(item, None)?;
+    let located = engine.locate(item, None)?;
     let admitted = engine.admit_cached(located)?;
     let allows_partial =
         engine.workspace.settings.get("integrity.partial_coverage").and_then(Value::as_str) == Some("allow");
@@ -102,6 +102,8 @@ fn fill_directive(
         let error = error.detail("declared_inputs", declared_inputs(item, fields));
         let error = error.detail("unknown", problems.unknown.clone());
         let error = error.detail("missing", problems.missing.clone());
+        let names: Vec<&str> = problems.declared.iter().map(String::as_str).collect();
+        let error = crate::missing::hint_misspelled(error, &problems.unknown, &names);
         error.hint(format!("see what it takes: rye load directive {}", item.id))
     })?;
     let parsed = &admitted.parsed().fields;

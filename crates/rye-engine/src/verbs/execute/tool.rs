@@ -225,14 +225,20 @@ fn check_parameters(chain: &Chain, request: &ExecuteRequest) -> Result<Map<Strin
             .for_item(&request.item)
             .hint("leave it out, and set what the tool reads in .ai/config"));
     }
+    let given: Vec<String> = values.keys().cloned().collect();
     parameters::check(values, schema).map_err(|error| {
         let message = error.to_string();
         match error {
             ParameterError::Invalid(violations) => {
-                Error::new(Code::InvalidParameters, format!("invalid parameters: {message}"))
+                let properties =
+                    schema.and_then(|schema| schema.get("properties")).and_then(Value::as_object);
+                let declared: Vec<&str> =
+                    properties.into_iter().flat_map(|map| map.keys()).map(String::as_str).collect();
+                let error = Error::new(Code::InvalidParameters, format!("invalid parameters: {message}"))
                     .for_item(&request.item)
                     .detail("violations", json!(violations))
-                    .detail("declared_inputs", schema.cloned().unwrap_or_default())
+                    .detail("declared_inputs", schema.cloned().unwrap_or_default());
+                crate::missing::hint_misspelled(error, &given, &declared)
                     .hint(format!("see what it takes: rye load tool {}", tool.id()))
             }
             ParameterError::Schema(_) => {

@@ -1,0 +1,109 @@
+//! Items that are not there: what was likely meant, and the command for it.
+
+use rye_item::space::SpaceTier;
+use rye_item::{ItemId, ItemRef, ItemType};
+use rye_space::{AI_FOLDER, ItemFile, LocateError};
+
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::verbs::search::complete_ids;
+
+/// How many ids are suggested.
+const MAX_SUGGESTIONS: usize = 3;
+
+impl Engine {
+    /// The winning file of an item; only in `from` if that is given. If there is none, the error says what was likely
+    /// meant.
+    ///
+    /// # Errors
+    /// When no space has it, or the winner cannot be read.
+    pub fn locate(&self, item: &ItemRef, from: Option<SpaceTier>) -> Result<ItemFile> {
+        self.workspace.spaces.locate(item, from).map_err(|error| match error {
+            LocateError::NotFound(_) => self.missing_item(item),
+            LocateError::Unreadable { .. } => error.into(),
+        })
+    }
+
+    /// The failure to find an item, with what was likely meant.
+    #[must_use]
+    pub fn missing_item(&self, item: &ItemRef) -> Error {
+        let error = Error::from(LocateError::NotFound(item.clone()));
+        let hints = self.meant_instead(&item.id, Some(item.item_type));
+        with_first_hints(error, hints)
+    }
+
+    /// Hints for an id that no item of this type has, or no item of any type.
+    pub(crate) fn meant_instead(&self, id: &ItemId, item_type: Option<ItemType>) -> Vec<String> {
+        let mut hints: Vec<String> = ItemType::SEARCHABLE
+            .into_iter()
+            .filter(|other| Some(*other) != item_type && item_type.is_some())
+            .map(|other| ItemRef::new(other, id.clone()))
+            .filter(|other| self.has_item(other))
+            .map(|other| format!("`{id}` is a {}: {}", other.item_type, use_command(&other)))
+            .collect();
+        if hints.is_empty() {
+            let known = complete_ids(self, item_type, "");
+            let near = nearest_ids(id, &known);
+            if !near.is_empty() {
+                hints.push(format!("did you mean {}?", near.join(" or ")));
+            }
+        }
+        let project = self.workspace.roots.project.as_ref();
+        if let Some(folder) = project.filter(|folder| !folder.join(AI_FOLDER).is_dir()) {
+            hints.push(format!("`{}` is not a project; make it one: rye init", folder.display()));
+        }
+        hints
+    }
+
+    fn has_item(&self, item: &ItemRef) -> bool {
+        self.workspace.spaces.candidate_paths(item).iter().any(|candidate| candidate.is_found)
+    }
+}
+
+/// The command that uses an item.
+fn use_command(item: &ItemRef) -> String {
+    match item.item_type {
+        ItemType::Tool => format!("rye execute {}", item.id),
+        ItemType::Directive => format!("rye run {}", item.id),
+        ItemType::Knowledge => format!("rye load knowledge {}", item.id),
+        ItemType::Config => format!("rye config show {}", item.id),
+    }
+}
+
+fn with_first_hints(mut error: Error, mut hints: Vec<String>) -> Error {
+    hints.append(&mut error.hints);
+    error.hints = hints;
+    error
+}
+
+/// The ids most like `id`: a misspelling of the whole, else the same name elsewhere, else a misspelling of the name.
+fn nearest_ids(id: &ItemId, known: &[ItemRef]) -> Vec<String> {
+    let ids = known.iter().map(|item| item.id.as_str());
+    if let Some(near) = rye_item::text::nearest(id.as_str(), ids).filter(|near| *near != id.as_str()) {
+        return vec![format!("`{near}`")];
+    }
+    let with_name = |name: &str| {
+        let mut same: Vec<String> =
+            known.iter().filter(|item| item.id.name() == name).map(|item| format!("`{}`", item.id)).collect();
+        same.dedup();
+        same.truncate(MAX_SUGGESTIONS);
+        same
+    };
+    let same = with_name(id.name());
+    if !same.is_empty() {
+        return same;
+    }
+    let near = rye_item::text::nearest(id.name(), known.iter().map(|item| item.id.name()));
+    near.map(with_name).unwrap_or_default()
+}
+
+/// The failure, with the parameter that each unknown name was likely meant to be.
+pub(crate) fn hint_misspelled(error: Error, given: &[String], declared: &[&str]) -> Error {
+    let unknown = given.iter().filter(|name| !declared.contains(&name.as_str()));
+    unknown.fold(error, |error, name| match rye_item::text::nearest(name, declared.iter().copied()) {
+        Some(near) => {
+            error.hint(format!("did you mean `{near}` instead of `{}`?", rye_item::text::one_line(name)))
+        }
+        None => error,
+    })
+}

@@ -1,0 +1,292 @@
+//! `new`: an item that runs at once. Written from a template, signed with the own key, with a test if it is a tool;
+//! nothing that exists is overwritten.
+
+use std::path::{Path, PathBuf};
+
+use lillux::file::{self, FileMode};
+use rye_item::space::SpaceTier;
+use rye_item::{ItemId, ItemRef, ItemType, Space};
+use rye_space::AI_FOLDER;
+use serde::Serialize;
+
+use crate::engine::Engine;
+use crate::error::{Code, Error, Result};
+use crate::verbs::sign;
+
+/// The languages a tool can be begun in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ToolLanguage {
+    /// A Python function.
+    Python,
+    /// A JavaScript function.
+    Js,
+    /// A TypeScript program.
+    Ts,
+    /// A shell script.
+    Bash,
+}
+
+impl ToolLanguage {
+    /// All of them, the preferred ones first.
+    pub const ALL: [Self; 4] = [Self::Python, Self::Js, Self::Ts, Self::Bash];
+
+    /// Its name on the command line.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Python => "python",
+            Self::Js => "js",
+            Self::Ts => "ts",
+            Self::Bash => "bash",
+        }
+    }
+
+    fn extension(self) -> &'static str {
+        match self {
+            Self::Python => ".py",
+            Self::Js => ".js",
+            Self::Ts => ".ts",
+            Self::Bash => ".sh",
+        }
+    }
+
+    fn template(self) -> &'static str {
+        match self {
+            Self::Python => include_str!("../../templates/tool.py"),
+            Self::Js => include_str!("../../templates/tool.js"),
+            Self::Ts => include_str!("../../templates/tool.ts"),
+            Self::Bash => include_str!("../../templates/tool.sh"),
+        }
+    }
+
+    /// The programs it runs on; one of them is enough.
+    fn programs(self) -> &'static [&'static str] {
+        match self {
+            Self::Python => &["python3", "python"],
+            Self::Js | Self::Ts => &["node"],
+            Self::Bash => &["bash"],
+        }
+    }
+}
+
+impl std::str::FromStr for ToolLanguage {
+    type Err = Error;
+
+    fn from_str(word: &str) -> Result<Self> {
+        match word {
+            "python" | "py" => Ok(Self::Python),
+            "js" | "javascript" | "node" => Ok(Self::Js),
+            "ts" | "typescript" => Ok(Self::Ts),
+            "bash" | "sh" | "shell" => Ok(Self::Bash),
+            other => {
+                let known = Self::ALL.map(Self::as_str);
+                let message = format!("unknown language `{}`", rye_item::text::one_line(other));
+                let hint = match rye_item::text::nearest(other, known) {
+                    Some(near) => format!("did you mean `{near}`?"),
+                    None => format!("languages are: {}", known.join(", ")),
+                };
+                Err(Error::new(Code::InvalidArgument, message)
+                    .hint(hint)
+                    .hint("any other program: write a runtime of your own, see docs/writing-runtimes.md"))
+            }
+        }
+    }
+}
+
+/// What to make.
+#[derive(Clone, Debug)]
+pub struct NewItemRequest {
+    /// The item.
+    pub item: ItemRef,
+    /// The language of a tool; the first whose program is there if not given.
+    pub language: Option<ToolLanguage>,
+    /// Where: project or user space.
+    pub tier: SpaceTier,
+    /// The author's name, for a directive.
+    pub author: String,
+}
+
+/// What was made.
+#[derive(Clone, Debug, Serialize)]
+pub struct NewItemResponse {
+    /// Its type.
+    #[serde(rename = "type")]
+    pub item_type: ItemType,
+    /// Its id.
+    pub item_id: String,
+    /// The file.
+    #[serde(serialize_with = "rye_space::serde_path::path")]
+    pub path: PathBuf,
+    /// The language of a tool.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub language: Option<ToolLanguage>,
+    /// The file of its test.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "rye_space::serde_path::option")]
+    pub test: Option<PathBuf>,
+    /// Why it does not run here yet, if it does not.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+}
+
+/// Makes an item and signs it.
+///
+/// # Errors
+/// When there is no such space, the item or its test exists, no program for the tool is there, or there is no key.
+pub fn create(engine: &Engine, request: &NewItemRequest) -> Result<NewItemResponse> {
+    let item = &request.item;
+    let ai = space_folder(engine, request.tier)?;
+    refuse_existing(engine, item, request.tier)?;
+    // Before anything is written: an item that cannot be signed does not run.
+    engine.signing_key()?;
+    let mut notes = Vec::new();
+    let (extension, template, language) = match item.item_type {
+        ItemType::Tool => {
+            let language = choose_language(engine, request.language, &mut notes)?;
+            (language.extension(), language.template(), Some(language))
+        }
+        ItemType::Directive => (".md", include_str!("../../templates/directive.md"), None),
+        ItemType::Knowledge => (".md", include_str!("../../templates/knowledge.md"), None),
+        ItemType::Config => {
+            return Err(Error::new(Code::InvalidArgument, "config is not made from a template")
+                .hint("set a value instead: rye config set KEY VALUE"));
+        }
+    };
+    let relative = PathBuf::from(format!("{}/{}{extension}", item.item_type.folder(), item.id));
+    let test = (item.item_type == ItemType::Tool && request.tier == SpaceTier::Project)
+        .then(|| PathBuf::from(format!("tests/{}.test.yaml", item.id)));
+    if let Some(test) = test.as_ref().filter(|test| ai.join(test).symlink_metadata().is_ok()) {
+        return Err(exists_error(&ai.join(test)));
+    }
+    let path = write_new(&ai, &relative, &fill(template, item, &request.author))?;
+    let test = match test {
+        Some(test) => {
+            let text = fill(include_str!("../../templates/tool.test.yaml"), item, &request.author);
+            Some(write_new(&ai, &test, &text)?)
+        }
+        None => None,
+    };
+    sign::sign_item(engine, item, Some(request.tier))?;
+    Ok(NewItemResponse {
+        item_type: item.item_type,
+        item_id: item.id.to_string(),
+        path,
+        language,
+        test,
+        notes,
+    })
+}
+
+/// The items of a new bundle: a tool, a directive and a page of knowledge in a category of the bundle's name.
+///
+/// # Errors
+/// As [`create`]; nothing is made if any of them exists.
+pub fn create_bundle_items(
+    engine: &Engine,
+    category: &ItemId,
+    request: &NewItemRequest,
+) -> Result<Vec<NewItemResponse>> {
+    let names = [(ItemType::Tool, "hello"), (ItemType::Directive, "start"), (ItemType::Knowledge, "readme")];
+    let items = names
+        .into_iter()
+        .map(|(item_type, name)| Ok(ItemRef::new(item_type, ItemId::new(format!("{category}/{name}"))?)))
+        .collect::<Result<Vec<_>>>()?;
+    for item in &items {
+        refuse_existing(engine, item, request.tier)?;
+    }
+    items.into_iter().map(|item| create(engine, &NewItemRequest { item, ..request.clone() })).collect()
+}
+
+/// The `.ai` folder of a space that exists.
+pub(crate) fn space_folder(engine: &Engine, tier: SpaceTier) -> Result<PathBuf> {
+    let space = match tier {
+        SpaceTier::Project => Space::Project,
+        SpaceTier::User => Space::User,
+        SpaceTier::System => return Err(Error::new(Code::SystemImmutable, "system space cannot be written")),
+    };
+    let folder = engine.workspace.spaces.folder(&space);
+    match folder {
+        Some(folder) if space == Space::User || folder.is_dir() => Ok(folder),
+        Some(_) | None => Err(no_project_error(engine)),
+    }
+}
+
+/// The failure of a command that needs a project where there is none.
+#[must_use]
+pub fn no_project_error(engine: &Engine) -> Error {
+    let folder = engine.workspace.roots.project.as_deref().unwrap_or(Path::new("."));
+    Error::new(
+        Code::PathNotFound,
+        format!("`{}` is not a project: it has no `{AI_FOLDER}` folder", folder.display()),
+    )
+    .hint("make it one: rye init")
+}
+
+fn refuse_existing(engine: &Engine, item: &ItemRef, tier: SpaceTier) -> Result<()> {
+    let candidates = engine.workspace.spaces.candidate_paths(item);
+    match candidates.into_iter().find(|candidate| candidate.is_found && candidate.space.tier() == tier) {
+        Some(candidate) => Err(exists_error(&candidate.path).for_item(item)),
+        None => Ok(()),
+    }
+}
+
+fn exists_error(path: &Path) -> Error {
+    Error::new(Code::InvalidArgument, format!("`{}` already exists", path.display()))
+        .detail("path", path.display().to_string())
+        .hint("choose another id, or edit that file and sign it: rye sign PATH")
+}
+
+/// The language that was asked for, or the first whose program is there.
+fn choose_language(
+    engine: &Engine,
+    wanted: Option<ToolLanguage>,
+    notes: &mut Vec<String>,
+) -> Result<ToolLanguage> {
+    let is_present =
+        |language: ToolLanguage| language.programs().iter().any(|program| has_program(engine, program));
+    let Some(language) = wanted else {
+        let choices = [ToolLanguage::Python, ToolLanguage::Js, ToolLanguage::Bash];
+        return choices.into_iter().find(|language| is_present(*language)).ok_or_else(|| {
+            Error::new(Code::NoInterpreter, "neither Python, Node nor bash was found on PATH")
+                .hint("install one of them, or choose the language yourself: --lang bash")
+        });
+    };
+    if !is_present(language) {
+        let programs = language.programs().join(" or ");
+        notes.push(format!("{programs} is not on your PATH: the tool runs once it is installed"));
+    }
+    if language == ToolLanguage::Ts {
+        notes.push("TypeScript needs Node 22.18 or later, or `tsx` in the project's node_modules".to_owned());
+    }
+    Ok(language)
+}
+
+/// Whether a program is on the PATH of the caller.
+fn has_program(engine: &Engine, program: &str) -> bool {
+    let path = engine.host.variables.get("PATH").map(String::as_str).unwrap_or_default();
+    std::env::split_paths(path).any(|folder| folder.is_absolute() && folder.join(program).is_file())
+}
+
+fn fill(template: &str, item: &ItemRef, author: &str) -> String {
+    let title = item.id.name().replace(['_', '-'], " ");
+    let mut letters = title.chars();
+    let title = letters.next().map(|first| first.to_uppercase().chain(letters).collect::<String>());
+    let author: String = author.chars().filter(|character| !"<>&\"'".contains(*character)).collect();
+    template
+        .replace("{id}", item.id.as_str())
+        .replace("{name}", item.id.name())
+        .replace("{category}", item.id.category())
+        .replace("{title}", &title.unwrap_or_default())
+        .replace("{author}", &author)
+}
+
+fn write_new(ai: &Path, relative: &Path, text: &str) -> Result<PathBuf> {
+    file::create_dirs(ai, false)?;
+    file::create_folders_beneath(ai, relative.parent().unwrap_or(Path::new("")), false)?;
+    let path = ai.join(relative);
+    match file::write_new(&path, text.as_bytes(), FileMode::Preserve) {
+        Ok(()) => Ok(path),
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Err(exists_error(&path)),
+        Err(error) => Err(error.into()),
+    }
+}

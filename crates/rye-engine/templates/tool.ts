@@ -1,0 +1,21 @@
+// Describe here what {name} does; agents read the description below.
+// A program: parameters arrive as JSON on standard input, the last line of JSON it prints is the result.
+import { readFileSync } from "node:fs";
+
+export const __version__ = "0.1.0";
+export const __tool_type__ = "javascript";
+export const __executor_id__ = "rye/core/runtimes/node/node";
+export const __category__ = "{category}";
+export const __tool_name__ = "{name}";
+export const __tool_description__ = "Greet by name (change me: one sentence that says what it does)";
+
+export const CONFIG_SCHEMA = {
+  type: "object",
+  properties: {
+    name: { type: "string", default: "world", description: "Whom to greet" },
+  },
+  additionalProperties: false,
+};
+
+const params: { name: string } = JSON.parse(readFileSync(0, "utf8"));
+console.log(JSON.stringify({ greeting: `Hello, ${params.name}!` }));
