@@ -11,13 +11,12 @@ mod key_coverage;
 pub(crate) mod tests;
 mod watched;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use rye_engine::{Code, Error, Result};
 use rye_item::{ItemId, Space};
 use rye_space::Workspace;
 use rye_space::config::{ConfigLayer, IgnoredSetting, LayerTrust};
-use rye_space::file_stamp::{Generation, MonitoredSet, record_reads};
 use rye_trust::Subject;
 use serde_json::{Map, Value};
 
@@ -117,16 +116,7 @@ fn is_effective(layer: &ConfigLayer) -> bool {
 /// The configuration of a warm process: read again when a file that could say something has changed, come or gone, or
 /// the workspace was opened anew.
 #[derive(Debug, Default)]
-pub struct ConfigCache {
-    last: Mutex<Option<CachedConfig>>,
-}
-
-#[derive(Debug)]
-struct CachedConfig {
-    generation: Generation,
-    files: MonitoredSet,
-    config: Arc<ThreadConfig>,
-}
+pub struct ConfigCache(WatchedConfig<ThreadConfig>);
 
 impl ConfigCache {
     /// The configuration of this workspace.
@@ -134,17 +124,7 @@ impl ConfigCache {
     /// # Errors
     /// As [`load`].
     pub fn load(&self, workspace: &Workspace) -> Result<Arc<ThreadConfig>> {
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(cached) = last.as_ref()
-            && cached.generation == workspace.generation()
-            && cached.files.is_unchanged()
-        {
-            return Ok(Arc::clone(&cached.config));
-        }
-        let (config, files) = record_reads(|| load(workspace));
-        let (config, files) = (Arc::new(config?), MonitoredSet::new(files));
-        *last = Some(CachedConfig { generation: workspace.generation(), files, config: Arc::clone(&config) });
-        Ok(config)
+        self.0.current(workspace, load)
     }
 }
 

@@ -101,7 +101,7 @@ pub(crate) struct RollingBudgets {
 
 impl Default for RollingBudgets {
     fn default() -> Self {
-        Self { settings: WatchedConfig::new(BUDGETS_CONFIG), directives: Mutex::default() }
+        Self { settings: WatchedConfig::default(), directives: Mutex::default() }
     }
 }
 

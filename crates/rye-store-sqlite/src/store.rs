@@ -4,12 +4,17 @@ use std::sync::PoisonError;
 
 use lillux::Digest;
 use rye_store::{
-    Approval, ApprovalDecision, ApprovalRecord, CancelRequest, ChangeReceiver, Charge, ChargeScope, Claim, ClaimOutcome, ClaimPolicy, CommitOutcome, CreateOutcome, JournalRecord, LedgerRow, NewThread, OpenApprovals, Owner, PruneOptions, PruneReport, Reservation, RollingBudget, RollingUsage, SpawnCaps, StoreFreshness, StoreFuture, ThreadChange, ThreadCommit, ThreadFilter, ThreadRow, ThreadStore, TreeGroup, TreeTotals,
+    Approval, ApprovalDecision, ApprovalRecord, CancelRequest, ChangeReceiver, Charge, ChargeScope, Claim,
+    ClaimOutcome, ClaimPolicy, CommitOutcome, CreateOutcome, JournalRecord, LedgerRow, NewThread,
+    OpenApprovals, Owner, PruneOptions, PruneReport, Reservation, RollingBudget, RollingUsage, SpawnCaps,
+    StoreFreshness, StoreFuture, ThreadChange, ThreadCommit, ThreadFilter, ThreadRow, ThreadStore, TreeGroup,
+    TreeTotals,
 };
 use rye_thread::thread_id::ThreadId;
 
 use crate::{
-    DbError, SqliteStore, approvals, audit, blobs, cancel_requests, claims, commit, create, ledger, prune, queries, rolling, waits,
+    DbError, SqliteStore, approvals, audit, blobs, cancel_requests, claims, commit, create, ledger, prune,
+    queries, rolling, waits,
 };
 
 impl SqliteStore {

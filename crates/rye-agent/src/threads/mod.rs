@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use rye_engine::verbs::notify::{NOTIFICATIONS_CONFIG, NotificationTargets};
+use rye_engine::verbs::notify::NotificationTargets;
 use rye_engine::{Engine, Result};
 use rye_model::EndpointPool;
 use serde_json::{Value, json};
@@ -218,7 +218,7 @@ impl Threads {
             templates: start::TemplateCache::default(),
             endpoints: EndpointPool::default(),
             rolling: RollingBudgets::default(),
-            notifications: WatchedConfig::new(NOTIFICATIONS_CONFIG),
+            notifications: WatchedConfig::default(),
             prune_checked_at: Mutex::default(),
         };
         let runtime = Arc::new(inner);

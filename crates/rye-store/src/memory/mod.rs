@@ -14,7 +14,11 @@ use lillux_hash::Digest;
 use rye_thread::thread_id::ThreadId;
 
 use crate::{
-    Approval, ApprovalDecision, ApprovalRecord, CancelRequest, ChangeHub, ChangeReceiver, Charge, ChargeScope, Claim, ClaimOutcome, ClaimPolicy, CommitOutcome, CreateOutcome, JournalRecord, LedgerRow, LedgerRules, MAX_CANCEL_REQUEST_AGE_MS, NewThread, OpenApprovals, Owner, OwnerProbe, PruneOptions, PruneReport, Reservation, RollingBudget, RollingUsage, SpawnCaps, StoreFreshness, StoreFuture, ThreadChange, ThreadCommit, ThreadFilter, ThreadRow, ThreadStore, ThreadStoreError, TreeTotals,
+    Approval, ApprovalDecision, ApprovalRecord, CancelRequest, ChangeHub, ChangeReceiver, Charge,
+    ChargeScope, Claim, ClaimOutcome, ClaimPolicy, CommitOutcome, CreateOutcome, JournalRecord, LedgerRow,
+    LedgerRules, MAX_CANCEL_REQUEST_AGE_MS, NewThread, OpenApprovals, Owner, OwnerProbe, PruneOptions,
+    PruneReport, Reservation, RollingBudget, RollingUsage, SpawnCaps, StoreFreshness, StoreFuture,
+    ThreadChange, ThreadCommit, ThreadFilter, ThreadRow, ThreadStore, ThreadStoreError, TreeTotals,
 };
 
 /// A store that keeps everything in memory. Copies are the same store.
