@@ -92,17 +92,11 @@ fn config_error(message: String) -> Error {
 }
 
 /// The budgets of a warm process.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct RollingBudgets {
     settings: WatchedConfig<RollingSettings>,
     /// The directives of threads and of those above them: they never change.
     directives: Mutex<HashMap<ThreadId, Arc<[String]>>>,
-}
-
-impl Default for RollingBudgets {
-    fn default() -> Self {
-        Self { settings: WatchedConfig::default(), directives: Mutex::default() }
-    }
 }
 
 impl RollingBudgets {

@@ -209,7 +209,7 @@ impl Threads {
             redactors,
             last_redactor,
             owner: current_owner(),
-            orphans: config.coordination.orphan_detection.clone(),
+            orphans: config.coordination.orphan_detection,
             running: Mutex::default(),
             awaiting_approval: Mutex::default(),
             dispatcher: dispatch,
