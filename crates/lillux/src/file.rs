@@ -74,6 +74,18 @@ pub enum FileMode {
     ReadOnly,
 }
 
+/// Reads a file or a pipe to its end, at most `limit` bytes of it.
+///
+/// # Errors
+/// When it cannot be opened or read, or has more.
+pub fn read_stream(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+    use std::io::Read as _;
+    let mut bytes = Vec::new();
+    fs_err::File::open(path)?.take(limit + 1).read_to_end(&mut bytes)?;
+    let is_longer = u64::try_from(bytes.len()).is_ok_and(|length| length > limit);
+    if is_longer { Err(io::Error::from(io::ErrorKind::FileTooLarge)) } else { Ok(bytes) }
+}
+
 /// Reads a regular file of at most `limit` bytes, once. Never waits on a pipe or a device.
 ///
 /// # Errors

@@ -35,6 +35,12 @@ pub enum KeyError {
     /// The public key has small order, so it would accept forged signatures.
     #[error("the public key is weak: it has small order")]
     Weak,
+    /// The private key is encrypted.
+    #[error("the private key is encrypted")]
+    Encrypted,
+    /// The passphrase is not the one the private key was encrypted with.
+    #[error("wrong passphrase")]
+    WrongPassphrase,
     /// The system gave no randomness.
     #[error("the system gave no randomness")]
     NoRandomness,
@@ -172,6 +178,9 @@ impl SecretKey {
     /// # Errors
     /// When it is not an Ed25519 private key.
     pub fn from_pem(pem: &str) -> Result<Self, KeyError> {
+        if is_encrypted_pem(pem) {
+            return Err(KeyError::Encrypted);
+        }
         SigningKey::from_pkcs8_pem(pem.trim()).map(Self).map_err(|_| KeyError::NotPrivate)
     }
 
@@ -183,6 +192,36 @@ impl SecretKey {
         let bytes = KeypairBytes { secret_key: self.0.to_bytes(), public_key: None };
         let pem = bytes.to_pkcs8_pem(LineEnding::LF).map_err(|_| KeyError::NotPrivate)?;
         Ok(pem.to_string())
+    }
+
+    /// Reads an encrypted PKCS#8 PEM text.
+    ///
+    /// # Errors
+    /// When it is not an encrypted Ed25519 private key, or the passphrase is wrong.
+    pub fn from_encrypted_pem(pem: &str, passphrase: &str) -> Result<Self, KeyError> {
+        if !is_encrypted_pem(pem) {
+            return Err(KeyError::NotPrivate);
+        }
+        // Nothing authenticates the text: a damaged one looks like one with another passphrase.
+        let key = SigningKey::from_pkcs8_encrypted_pem(pem.trim(), passphrase);
+        key.map(Self).map_err(|_| KeyError::WrongPassphrase)
+    }
+
+    /// The encrypted PKCS#8 PEM text (PBES2: scrypt, AES-256-CBC), which `openssl pkcs8` reads too.
+    ///
+    /// # Errors
+    /// When it cannot be encoded, or the system gives no randomness.
+    pub fn to_encrypted_pem(&self, passphrase: &str) -> Result<String, KeyError> {
+        let bytes = KeypairBytes { secret_key: self.0.to_bytes(), public_key: None };
+        let pem =
+            bytes.to_pkcs8_encrypted_pem(passphrase, LineEnding::LF).map_err(|_| KeyError::NoRandomness)?;
+        Ok(pem.to_string())
+    }
+
+    /// Another copy of the key, as secret as this one.
+    #[must_use]
+    pub fn duplicate(&self) -> Self {
+        Self(self.0.clone())
     }
 
     /// The public half.
@@ -204,9 +243,29 @@ impl fmt::Debug for SecretKey {
     }
 }
 
+/// Whether a PEM text is an encrypted private key.
+#[must_use]
+pub fn is_encrypted_pem(pem: &str) -> bool {
+    pem.trim_start().starts_with("-----BEGIN ENCRYPTED PRIVATE KEY-----")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn encrypted_key_needs_its_passphrase() {
+        let key = SecretKey::generate().expect("randomness");
+        let pem = key.to_encrypted_pem("correct horse").expect("encrypted");
+        assert!(is_encrypted_pem(&pem) && !pem.contains("BEGIN PRIVATE KEY"), "{pem}");
+        let again = SecretKey::from_encrypted_pem(&pem, "correct horse").expect("decrypted");
+        assert_eq!(again.public_key(), key.public_key());
+        assert_eq!(SecretKey::from_encrypted_pem(&pem, "wrong").err(), Some(KeyError::WrongPassphrase));
+        assert_eq!(SecretKey::from_pem(&pem).err(), Some(KeyError::Encrypted));
+        let plain = key.to_pem().expect("pem");
+        assert_eq!(SecretKey::from_encrypted_pem(&plain, "x").err(), Some(KeyError::NotPrivate));
+        assert_ne!(key.to_encrypted_pem("correct horse").expect("encrypted"), pem, "another salt each time");
+    }
 
     #[test]
     fn keys_round_trip_through_pem() {

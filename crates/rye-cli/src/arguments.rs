@@ -328,6 +328,13 @@ pub enum KeysCommand {
         #[arg(long = "continue")]
         resume: bool,
     },
+    /// Encrypt your private key with a passphrase
+    #[command(
+        after_help = "The passphrase is asked for at the terminal, or read from the first line of the file that RYE_KEY_PASSPHRASE_FILE names."
+    )]
+    Encrypt,
+    /// Store your private key without a passphrase again
+    Decrypt,
     /// Write your identity into the project, so that others can trust what you sign there
     Publish {
         /// The name to show to others [default: the one in your own document]

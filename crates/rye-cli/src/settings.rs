@@ -10,7 +10,9 @@ use lillux::file::TempDirPool;
 use lillux::process::Launcher;
 use rye_agent::callback::{CALLBACK_FD_VAR, TOKEN_FD_VAR};
 use rye_engine::verbs::execute::SANDBOX_VARIABLE;
-use rye_engine::{Code, Engine, EngineOptions, Error, HostEnvironment, NativeTools, Result, WallClock};
+use rye_engine::{
+    Code, Engine, EngineOptions, Error, HostEnvironment, NativeTools, PassphrasePrompt, Result, WallClock,
+};
 use rye_server::install::ClientDirs;
 use rye_space::{AI_FOLDER, Roots, keys, roots, write_root};
 
@@ -113,7 +115,15 @@ impl Settings {
             current_dir: self.working_dir.clone(),
             launcher: self.launcher.clone(),
             temporary_folders: TempDirPool::default(),
+            passphrase_prompt: None,
         }
+    }
+
+    /// As [`Settings::host`], for a command that a person typed: it may ask for the passphrase of the signing key.
+    pub fn host_with_prompt(&self) -> HostEnvironment {
+        let prompt = || rpassword::prompt_password("passphrase of your signing key: ");
+        let passphrase_prompt = self.is_interactive.then(|| PassphrasePrompt(std::sync::Arc::new(prompt)));
+        HostEnvironment { passphrase_prompt, ..self.host() }
     }
 
     /// Opens the engine on these settings.
@@ -121,7 +131,7 @@ impl Settings {
         let options = EngineOptions {
             wants_dev_mode: self.wants_dev_mode,
             is_warm: false,
-            host: self.host(),
+            host: self.host_with_prompt(),
             natives: NativeTools(rye_agent::hook_tools::native_tools()),
         };
         Engine::open(self.roots.clone(), options, system_clock())

@@ -56,6 +56,7 @@ impl SpacePool {
                     current_dir: location.folder.clone(),
                     launcher: launcher.clone(),
                     temporary_folders: temporaries.clone(),
+                    passphrase_prompt: None,
                 },
                 natives: NativeTools(rye_agent::hook_tools::native_tools()),
             };

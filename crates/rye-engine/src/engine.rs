@@ -44,6 +44,21 @@ pub enum DevMode {
     On,
 }
 
+/// Asks a person for the passphrase of the signing key.
+#[derive(Clone)]
+pub struct PassphrasePrompt(pub Arc<dyn Fn() -> std::io::Result<String> + Send + Sync>);
+
+impl fmt::Debug for PassphrasePrompt {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("PassphrasePrompt")
+    }
+}
+
+/// The variable that names a file with the passphrase of the signing key, such as `/dev/fd/3`.
+pub const PASSPHRASE_FILE_VAR: &str = "RYE_KEY_PASSPHRASE_FILE";
+/// The largest passphrase.
+const MAX_PASSPHRASE_BYTES: u64 = 4096;
+
 /// What the engine must know of the process it lives in, to run others.
 #[derive(Clone, Debug, Default)]
 pub struct HostEnvironment {
@@ -57,6 +72,8 @@ pub struct HostEnvironment {
     pub launcher: Launcher,
     /// Folders for the temporary files of what it runs.
     pub temporary_folders: TempDirPool,
+    /// Asks for the passphrase of the signing key, if a person is at the other end.
+    pub passphrase_prompt: Option<PassphrasePrompt>,
 }
 
 /// How the engine behaves.
@@ -99,6 +116,8 @@ pub struct Engine {
     pub(crate) natives: Vec<Arc<dyn NativeTool>>,
     protected: OnceLock<ProtectedFolders>,
     search: Mutex<SearchState>,
+    /// The own key once it was decrypted, and its passphrase.
+    unlocked: Mutex<Option<(SecretKey, String)>>,
 }
 
 /// The index and its watcher, opened at the first search.
@@ -143,6 +162,7 @@ impl Engine {
             natives: rye_tools::all().into_iter().map(Arc::from).chain(options.natives.0).collect(),
             protected: OnceLock::new(),
             search: Mutex::default(),
+            unlocked: Mutex::default(),
         })
     }
 
@@ -207,8 +227,87 @@ impl Engine {
     /// # Errors
     /// When it is missing, loose, no key or revoked: what it signs would count nowhere.
     pub fn signing_key(&self) -> Result<SecretKey> {
+        self.checked_key(self.own_secret_key()?)
+    }
+
+    /// As [`Engine::signing_key`], without asking for a passphrase: for what can do without it.
+    ///
+    /// # Errors
+    /// As [`Engine::signing_key`], and when it is encrypted and was not decrypted before.
+    pub fn unlocked_signing_key(&self) -> Result<SecretKey> {
+        let known = self.unlocked_key().as_ref().map(|(key, _)| key.duplicate());
+        match known {
+            Some(key) => self.checked_key(key),
+            None => self.checked_key(keys::own_secret_key(&self.workspace.roots.signing_keys)?),
+        }
+    }
+
+    fn unlocked_key(&self) -> MutexGuard<'_, Option<(SecretKey, String)>> {
+        self.unlocked.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// The own private key, decrypted if need be, whether it is trusted or not.
+    ///
+    /// # Errors
+    /// When it is missing, loose, no key, or locked.
+    pub(crate) fn own_secret_key(&self) -> Result<SecretKey> {
         let folder = &self.workspace.roots.signing_keys;
-        let key = keys::own_secret_key(folder)?;
+        match keys::own_secret_key(folder) {
+            Err(keys::OwnKeyError::Locked { .. }) => {}
+            other => return Ok(other?),
+        }
+        let own = self.workspace.own_key.as_ref();
+        if let Some((key, _)) = self.unlocked_key().as_ref()
+            && own == Some(&key.public_key())
+        {
+            return Ok(key.duplicate());
+        }
+        let Some(passphrase) = self.read_passphrase()? else { return Ok(keys::own_secret_key(folder)?) };
+        let key = keys::unlock_own_key(folder, &passphrase)?;
+        *self.unlocked_key() = Some((key.duplicate(), passphrase));
+        Ok(key)
+    }
+
+    /// The passphrase of the own key, if the key is encrypted.
+    ///
+    /// # Errors
+    /// When there is none to be had, or it is wrong.
+    pub(crate) fn own_passphrase(&self) -> Result<Option<String>> {
+        if !keys::is_own_key_encrypted(&self.workspace.roots.signing_keys)? {
+            return Ok(None);
+        }
+        self.own_secret_key()?;
+        Ok(self.unlocked_key().as_ref().map(|(_, passphrase)| passphrase.clone()))
+    }
+
+    /// The passphrase from the file that the environment names, or from a person. `None` if there is neither.
+    ///
+    /// # Errors
+    /// When the file cannot be read, or holds none.
+    pub fn read_passphrase(&self) -> Result<Option<String>> {
+        if let Some(path) = self.host.variables.get(PASSPHRASE_FILE_VAR).filter(|path| !path.is_empty()) {
+            let read = lillux::file::read_stream(path.as_ref(), MAX_PASSPHRASE_BYTES);
+            let bytes = read.map_err(|error| {
+                Error::new(Code::KeyLocked, format!("{PASSPHRASE_FILE_VAR} `{path}` cannot be read: {error}"))
+                    .hint("name a file with the passphrase in its first line, or unset the variable")
+            })?;
+            let text = String::from_utf8(bytes).unwrap_or_default();
+            let line = text.lines().next().unwrap_or_default();
+            if line.is_empty() {
+                let message = format!("{PASSPHRASE_FILE_VAR} `{path}` holds no passphrase");
+                return Err(Error::new(Code::KeyLocked, message).hint("it is the first line of the file"));
+            }
+            return Ok(Some(line.to_owned()));
+        }
+        match &self.host.passphrase_prompt {
+            Some(prompt) => Ok(Some((prompt.0)()?)),
+            None => Ok(None),
+        }
+    }
+
+    /// Refuses a key that is revoked or has no valid document.
+    fn checked_key(&self, key: SecretKey) -> Result<SecretKey> {
+        let folder = &self.workspace.roots.signing_keys;
         let fingerprint = key.public_key().fingerprint();
         match self.workspace.keys.revocation(&fingerprint) {
             None if self.workspace.keys.is_trusted_everywhere(&key.public_key()) => Ok(key),

@@ -158,6 +158,8 @@ codes! {
     UnsafeRoots = "RYE0418", Integrity;
     /// A signed record of the user's is damaged; writing would lose it.
     DamagedRecord = "RYE0419", Integrity;
+    /// The signing key is encrypted, and there is no passphrase, or a wrong one.
+    KeyLocked = "RYE0420", Integrity;
     /// Something else than what was pinned would run.
     LockMismatch = "RYE0501", Lock;
     /// A lockfile is asked for, and none holds.
@@ -533,6 +535,10 @@ impl From<OwnKeyError> for Error {
                     shell_word(&path.display().to_string())
                 ))
                 .hint("otherwise: rye keys revoke it, and generate a new one"),
+            OwnKeyError::Locked { .. } => Self::new(Code::KeyLocked, message)
+                .hint("give its passphrase at a terminal, or in a file that RYE_KEY_PASSPHRASE_FILE names"),
+            OwnKeyError::WrongPassphrase { .. } => Self::new(Code::KeyLocked, message)
+                .hint("try again; without the passphrase the key is lost: docs/keys.md says what to do then"),
             OwnKeyError::Invalid { path, .. } => Self::new(Code::InvalidKey, message)
                 .detail("path", path.display().to_string())
                 .hint("restore it from a backup, or remove it and run: rye keys generate"),

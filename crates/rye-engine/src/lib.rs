@@ -19,7 +19,10 @@ mod response;
 mod store_error;
 pub mod verbs;
 
-pub use engine::{DevMode, Engine, EngineOptions, HostEnvironment, NativeTools, WallClock};
+pub use engine::{
+    DevMode, Engine, EngineOptions, HostEnvironment, NativeTools, PASSPHRASE_FILE_VAR, PassphrasePrompt,
+    WallClock,
+};
 pub use engine_pool::{EngineOrigin, EnginePool, PooledEngine};
 pub use error::{Code, Error, ErrorKind, Result};
 pub use response::success_response;

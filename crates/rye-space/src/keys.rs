@@ -170,6 +170,18 @@ pub enum OwnKeyError {
         /// The bits it must have.
         wanted: u32,
     },
+    /// It is encrypted.
+    #[error("the signing key `{}` is encrypted", path.display())]
+    Locked {
+        /// The file.
+        path: PathBuf,
+    },
+    /// It is encrypted with another passphrase.
+    #[error("wrong passphrase for the signing key `{}`", path.display())]
+    WrongPassphrase {
+        /// The file.
+        path: PathBuf,
+    },
     /// It is no key.
     #[error("`{}`: {source}", path.display())]
     Invalid {
@@ -207,6 +219,35 @@ pub fn own_public_key(folder: &Path) -> Option<PublicKey> {
 /// # Errors
 /// When it is missing, readable by others, or no key.
 pub fn own_secret_key(folder: &Path) -> Result<SecretKey, OwnKeyError> {
+    let (path, text) = read_private_key(folder)?;
+    match SecretKey::from_pem(&text) {
+        Err(KeyError::Encrypted) => Err(OwnKeyError::Locked { path }),
+        other => other.map_err(|source| OwnKeyError::Invalid { path, source }),
+    }
+}
+
+/// The own private key, which is encrypted with this passphrase.
+///
+/// # Errors
+/// As [`own_secret_key`], and when the passphrase is wrong or the key is not encrypted.
+pub fn unlock_own_key(folder: &Path, passphrase: &str) -> Result<SecretKey, OwnKeyError> {
+    let (path, text) = read_private_key(folder)?;
+    SecretKey::from_encrypted_pem(&text, passphrase).map_err(|source| match source {
+        KeyError::WrongPassphrase => OwnKeyError::WrongPassphrase { path },
+        source => OwnKeyError::Invalid { path, source },
+    })
+}
+
+/// Whether the own private key is there and encrypted.
+///
+/// # Errors
+/// When it is missing, or readable by others.
+pub fn is_own_key_encrypted(folder: &Path) -> Result<bool, OwnKeyError> {
+    read_private_key(folder).map(|(_, text)| lillux::key::is_encrypted_pem(&text))
+}
+
+/// The text of the own private key, and its path.
+fn read_private_key(folder: &Path) -> Result<(PathBuf, String), OwnKeyError> {
     let path = folder.join("private_key.pem");
     if !path.exists() {
         return Err(OwnKeyError::Missing { folder: folder.to_owned() });
@@ -217,8 +258,7 @@ pub fn own_secret_key(folder: &Path) -> Result<SecretKey, OwnKeyError> {
     if mode & 0o077 != 0 {
         return Err(OwnKeyError::TooPermissive { path, mode, wanted: 0o600 });
     }
-    let text = std::str::from_utf8(&bytes).unwrap_or_default();
-    SecretKey::from_pem(text).map_err(|source| OwnKeyError::Invalid { path, source })
+    Ok((path, String::from_utf8(bytes).unwrap_or_default()))
 }
 
 fn check_permissions(path: &Path, max_mode: u32) -> Result<(), OwnKeyError> {
@@ -254,15 +294,19 @@ pub fn store_key_pair(folder: &Path, key: &SecretKey) -> Result<(), OwnKeyError>
     Ok(())
 }
 
-/// Replaces the key pair in the key folder. The private half comes first: until the public half follows, `rye init` can
-/// write it again.
+/// Replaces the key pair in the key folder, encrypted if there is a passphrase. The private half comes first: until the
+/// public half follows, `rye init` can write it again.
 ///
 /// # Errors
 /// When the files cannot be written.
-pub fn replace_key_pair(folder: &Path, key: &SecretKey) -> Result<(), OwnKeyError> {
+pub fn replace_key_pair(folder: &Path, key: &SecretKey, passphrase: Option<&str>) -> Result<(), OwnKeyError> {
     check_permissions(folder, 0o700)?;
     let path = folder.join("private_key.pem");
-    let pem = key.to_pem().map_err(|source| OwnKeyError::Invalid { path: path.clone(), source })?;
+    let pem = match passphrase {
+        Some(passphrase) => key.to_encrypted_pem(passphrase),
+        None => key.to_pem(),
+    };
+    let pem = pem.map_err(|source| OwnKeyError::Invalid { path: path.clone(), source })?;
     file::write_atomic(&path, pem.as_bytes(), FileMode::Private)?;
     store_public_key(folder, &key.public_key())?;
     Ok(())

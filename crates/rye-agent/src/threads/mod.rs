@@ -193,8 +193,9 @@ impl Threads {
         };
         let keys = engine.workspace.roots.signing_keys.clone();
         let secret = ThreadSecret::load_or_create(&keys)?;
-        let signer =
-            Arc::new(TranscriptSigner::new(engine.signing_key().unwrap_or_else(|_| secret.transcript_key())));
+        let signer = Arc::new(TranscriptSigner::new(
+            engine.unlocked_signing_key().unwrap_or_else(|_| secret.transcript_key()),
+        ));
         let tokens = Arc::new(TokenIssuer::new(secret.token_key()));
         let store = open_store(&setup.folder, &secret, &ledger_spec(&config))?;
         let redactors = RedactorCache::default();

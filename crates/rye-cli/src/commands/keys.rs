@@ -1,11 +1,11 @@
 //! `rye keys`.
 
 use rye_engine::verbs::keys::{self, TrustOptions};
-use rye_engine::{Code, Error};
+use rye_engine::{Code, Error, PASSPHRASE_FILE_VAR};
 use rye_item::text::counted;
 use serde_json::json;
 
-use super::{CommandContext, CommandResult, error_with_data};
+use super::{CommandContext, CommandError, CommandResult, error_with_data};
 use crate::arguments::{KeysCommand, WritableSpace};
 use crate::output::{DIM, ERROR, NAME, SUCCESS, display_path, paint};
 
@@ -57,6 +57,11 @@ pub fn run(context: &CommandContext, command: &KeysCommand) -> CommandResult {
             Ok(())
         }
         KeysCommand::Rotate { resume } => rotate(context, *resume),
+        KeysCommand::Encrypt => {
+            let passphrase = new_passphrase(context)?;
+            show_encryption(context, &keys::encrypt(engine, &passphrase)?)
+        }
+        KeysCommand::Decrypt => show_encryption(context, &keys::decrypt(engine)?),
         KeysCommand::Publish { owner } => {
             let published = keys::publish(engine, owner.as_deref())?;
             if !context.print_if_json(Some("key"), Some(published.fingerprint.as_str()), &published)? {
@@ -96,6 +101,34 @@ fn print_key(context: &CommandContext, word: &str, generated: &keys::GeneratedKe
             paint(NAME, generated.fingerprint),
             display_path(&generated.folder)
         ))?;
+    }
+    Ok(())
+}
+
+/// A passphrase for a key that has none: from the file that the environment names, or typed twice.
+fn new_passphrase(context: &CommandContext) -> Result<String, CommandError> {
+    let first = context.engine.read_passphrase()?.ok_or_else(|| {
+        Error::new(Code::ConsentNeeded, "there is no terminal to ask for a passphrase")
+            .hint("name a file with it: RYE_KEY_PASSPHRASE_FILE=FILE rye keys encrypt")
+    })?;
+    let is_file = context.engine.host.variables.contains_key(PASSPHRASE_FILE_VAR);
+    if !is_file && context.engine.read_passphrase()?.as_ref() != Some(&first) {
+        let error = Error::new(Code::InvalidArgument, "the passphrases differ; nothing was changed");
+        return Err(error.hint("type the same one twice").into());
+    }
+    Ok(first)
+}
+
+fn show_encryption(context: &CommandContext, changed: &keys::KeyEncryption) -> CommandResult {
+    if context.print_if_json(Some("key"), Some(changed.fingerprint.as_str()), changed)? {
+        return Ok(());
+    }
+    let state = if changed.encrypted { "encrypted" } else { "not encrypted" };
+    context.output.print(format_args!("your key {} is {state}", paint(NAME, changed.fingerprint)))?;
+    if changed.encrypted {
+        context
+            .output
+            .note("without the passphrase the key is lost; backups made before hold it unencrypted");
     }
     Ok(())
 }

@@ -22,7 +22,13 @@ pub fn init(global: &GlobalArguments) -> CommandResult {
         Some(path) => settings.working_dir.join(path),
         None => settings.working_dir.clone(),
     };
-    let answer = init_verb::init(&settings.roots, &folder, &settings.owner, system_clock)?;
+    let answer = init_verb::init_with_host(
+        &settings.roots,
+        &folder,
+        &settings.owner,
+        system_clock,
+        &settings.host_with_prompt(),
+    )?;
     let recorded = record_after_init(&settings, &output, &answer)?;
     if output.is_json {
         let data = InitAnswer { answer: &answer, recorded: &recorded };
@@ -70,7 +76,8 @@ fn record_after_init(
 ) -> Result<ProgramRecordReport, CommandError> {
     let Some(project) = &answer.project else { return Ok(ProgramRecordReport::default()) };
     let roots = Roots { project: Some(project.clone()), ..settings.roots.clone() };
-    let engine = Engine::open(roots, EngineOptions::default(), system_clock())?;
+    let options = EngineOptions { host: settings.host_with_prompt(), ..EngineOptions::default() };
+    let engine = Engine::open(roots, options, system_clock())?;
     let review = review_project(&engine, project)?;
     if programs::has_consent(settings, output, &review, false)? {
         return Ok(review.record(&engine)?);

@@ -39,6 +39,7 @@ mod install_attacks;
 mod install_faults;
 mod item_programs;
 mod join;
+mod key_encryption;
 mod keys;
 mod killed_commands;
 mod linked_folders;

@@ -9,7 +9,7 @@ use rye_item::{ItemId, ItemRef, ItemType};
 use rye_space::{AI_FOLDER, Roots, roots};
 use serde::Serialize;
 
-use crate::engine::{Engine, EngineOptions, WallClock};
+use crate::engine::{Engine, EngineOptions, HostEnvironment, WallClock};
 use crate::error::{Code, Error, Result};
 use crate::verbs::{keys as key_verbs, sign, trust};
 
@@ -62,6 +62,20 @@ pub fn init(
     owner: &str,
     clock: fn() -> Box<dyn WallClock>,
 ) -> Result<InitResponse> {
+    init_with_host(roots, folder, owner, clock, &HostEnvironment::default())
+}
+
+/// As [`init`], with what is around the process: a key that is encrypted needs its passphrase.
+///
+/// # Errors
+/// As [`init`].
+pub fn init_with_host(
+    roots: &Roots,
+    folder: &Path,
+    owner: &str,
+    clock: fn() -> Box<dyn WallClock>,
+    host: &HostEnvironment,
+) -> Result<InitResponse> {
     let is_user_space = roots::canonicalize_existing(folder) == roots::canonicalize_existing(&roots.user);
     let project = (!is_user_space).then(|| folder.to_owned());
     let roots = Roots { project: project.clone(), ..roots.clone() };
@@ -83,7 +97,8 @@ pub fn init(
     file::create_dirs(&key_folder, true)?;
     // Two that begin at once make one key.
     let _lock = file::Lock::acquire_dir(&key_folder)?;
-    let open = |roots: &Roots| Engine::open(roots.clone(), EngineOptions::default(), clock());
+    let options = || EngineOptions { host: host.clone(), ..EngineOptions::default() };
+    let open = |roots: &Roots| Engine::open(roots.clone(), options(), clock());
     // The project itself is opened once it is approved: it may belong to another user, who is on record then.
     let without_project = Roots { project: None, ..roots.clone() };
     let engine = open(&without_project)?;
@@ -167,9 +182,7 @@ fn is_unsigned_example(path: &Path, text: &str) -> bool {
 /// The own key, whether its document is there yet or not.
 fn own_signing_key(engine: &Engine) -> Result<SecretKey> {
     match engine.signing_key() {
-        Err(error) if error.code == Code::Untrusted => {
-            Ok(rye_space::keys::own_secret_key(&engine.workspace.roots.signing_keys)?)
-        }
+        Err(error) if error.code == Code::Untrusted => engine.own_secret_key(),
         other => other,
     }
 }

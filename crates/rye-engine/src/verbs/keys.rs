@@ -1,5 +1,6 @@
 //! `keys`: the own key pair, the keys of others, revocation.
 
+mod encryption;
 mod handover;
 mod publish;
 mod rotate;
@@ -14,6 +15,7 @@ use rye_space::{AI_FOLDER, roots};
 use rye_trust::{Identity, Revocation, check_owner_name};
 use serde::Serialize;
 
+pub use encryption::{KeyEncryption, decrypt, encrypt};
 pub(crate) use handover::record_handovers;
 pub use publish::{PublishedIdentity, publish};
 pub use rotate::{ResignReport, RotatedKey, replace_own_key, resign};
@@ -376,7 +378,7 @@ pub fn revoke(engine: &Engine, fingerprint: &str, reason: &str) -> Result<Revoke
     }
     let revocation = Revocation { fingerprint, reason: reason.to_owned() };
     // Even a revoked key may revoke: that takes trust away and gives none.
-    let (key, now) = (keys::own_secret_key(&engine.workspace.roots.signing_keys)?, engine.now()?);
+    let (key, now) = (engine.own_secret_key()?, engine.now()?);
     let path = engine.workspace.roots.user_ai().join(REVOKED_FOLDER).join(format!("{fingerprint}.toml"));
     keys::write_signed_document(&path, &keys::revocation_document(&revocation, &now), &key, &now)?;
     Ok(RevokedKey { fingerprint, reason: reason.to_owned(), path })

@@ -74,6 +74,8 @@ pub fn replace_own_key(engine: &Engine) -> Result<Fingerprint> {
         return Err(Error::new(Code::InvalidKey, "public_key.pem is not the public half of private_key.pem")
             .hint("run rye init first: it writes the public half again"));
     }
+    // The new key is as well protected as the old one.
+    let passphrase = engine.own_passphrase()?;
     let new = SecretKey::generate().map_err(|error| Error::new(Code::Io, error.to_string()))?;
     let now = engine.now()?;
     let user_ai = workspace.roots.user_ai();
@@ -83,7 +85,7 @@ pub fn replace_own_key(engine: &Engine) -> Result<Fingerprint> {
     let path = handovers.join(format!("{old_fingerprint}.toml"));
     file::write_atomic(&path, &Handover::document(&old, &new, &now), FileMode::Preserve)?;
     write_own_document(engine, &new, &own_owner(workspace, &old.public_key()))?;
-    keys::replace_key_pair(folder, &new)?;
+    keys::replace_key_pair(folder, &new, passphrase.as_deref())?;
     Ok(old_fingerprint)
 }
 
