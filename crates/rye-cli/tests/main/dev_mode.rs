@@ -136,3 +136,23 @@ fn dev_mode_covers_only_own_unsigned_items() {
         "{doctor}"
     );
 }
+
+#[test]
+fn edited_tool_runs_despite_its_pin() {
+    let user = User::initialized();
+    user.ok(["new", "tool", "team/greet", "--lang", "bash"]);
+    user.ok(["execute", "team/greet"]);
+    list_project(&user);
+    user.ok(["sign", "config", "config", "--space", "user"]);
+    let edited = String::from_utf8(user.read("tools/team/greet.sh")).expect("text").replace("Hello,", "Hi,");
+    user.write("tools/team/greet.sh", edited);
+    let run = with_dev_mode(&user, &["execute", "team/greet", "--json"]);
+    assert_eq!(run.exit, 0, "{run}");
+    assert_eq!(run.json()["data"]["greeting"], "Hi, world!");
+    assert!(run.json()["warnings"].to_string().contains("doesn't match its lockfile"), "{run}");
+    with_dev_mode(&user, &["execute", "team/greet", "--locked", "--json"]).error(8, "RYE0501");
+    // The pin itself is as it was: without development mode the edit does not run.
+    user.assert_refused(["execute", "team/greet"], 4, "RYE0402");
+    user.ok(["sign", "team/greet"]);
+    assert_eq!(user.data(["execute", "team/greet"])["greeting"], "Hi, world!");
+}

@@ -223,6 +223,11 @@ pub fn enforce(engine: &Engine, resolved: &ResolvedTool, mode: LockMode) -> Resu
         }
     };
     match (&state, mode) {
+        (LockState::Mismatch(mismatch), LockMode::Enforce | LockMode::Frozen)
+            if is_own_edit(resolved, mismatch) =>
+        {
+            Ok(state)
+        }
         (LockState::Mismatch(mismatch), _) => Err(Error::from(mismatch.as_ref())),
         (LockState::None, LockMode::Locked) => {
             Err(missing(format!("tool:{id} has no lockfile, and --locked asks for one")))
@@ -235,6 +240,25 @@ pub fn enforce(engine: &Engine, resolved: &ResolvedTool, mode: LockMode) -> Resu
         (LockState::None | LockState::Stale { .. }, LockMode::Enforce | LockMode::Frozen)
         | (LockState::Matched { .. }, _) => Ok(state),
     }
+}
+
+/// Whether nothing but the tool itself and files beside it differ from their pins, and development mode accepts
+/// the edit. A bundle's pin, and pins of what the tool runs on, are enforced all the same.
+fn is_own_edit(resolved: &ResolvedTool, mismatch: &LockMismatch) -> bool {
+    let is_own = |difference: &LockDifference| {
+        let is_hash = matches!(difference.kind, DifferenceKind::Hash { .. });
+        let is_version =
+            matches!(difference.kind, DifferenceKind::Version { .. } | DifferenceKind::Downgraded { .. });
+        match difference.part {
+            LockfilePart::Root | LockfilePart::Chain => {
+                (is_hash || is_version) && difference.element == resolved.root.tool_id
+            }
+            // A file beside the tool, which is admitted like the tool itself.
+            LockfilePart::File => is_hash,
+            LockfilePart::Dependency => false,
+        }
+    };
+    resolved.uses_dev_mode && mismatch.scope != SpaceTier::System && mismatch.differences.iter().all(is_own)
 }
 
 /// A lockfile that was written after a run.

@@ -277,7 +277,15 @@ fn check_locks(
         {
             messages.notes.push(stale_note(path, why, &request.item));
         }
-        LockState::Stale { .. } | LockState::Matched { .. } | LockState::Mismatch(_) => {}
+        LockState::Mismatch(mismatch) => {
+            let what = mismatch.differences.first().map(ToString::to_string).unwrap_or_default();
+            messages.warnings.push(format!(
+                "development mode: {} doesn't match its lockfile `{}`: {what}; signing it pins it again",
+                mismatch.tool_id,
+                mismatch.path.display()
+            ));
+        }
+        LockState::Stale { .. } | LockState::Matched { .. } => {}
     }
     trace.add_step("lock", || lock_summary(&state));
     Ok(state)
