@@ -136,7 +136,8 @@ pub(super) fn report_error(output: &Output, error: Error) -> CommandError {
     if !output.is_json {
         print_details(output, &error.details);
         // A failing tool may have said a lot before it failed.
-        if let Some(data) = error.details.get("data").filter(|data| !data.is_null())
+        if let Some(data) =
+            error.details.get("data").filter(|data| !data.is_null() && !is_repeated(data, &error))
             && let Ok(pretty) = serde_json::to_string_pretty(data)
         {
             let cut = pretty.floor_char_boundary(MAX_PRINTED_BYTES);
@@ -148,6 +149,16 @@ pub(super) fn report_error(output: &Output, error: Error) -> CommandError {
         }
     }
     error.into()
+}
+
+/// Whether a result says no more than the error that is shown anyway.
+fn is_repeated(data: &Value, error: &Error) -> bool {
+    let Some(fields) = data.as_object() else { return false };
+    fields.iter().all(|(key, value)| match key.as_str() {
+        "success" => value == &Value::Bool(false),
+        "error" => value.as_str() == Some(error.message.as_str()),
+        _ => false,
+    })
 }
 
 /// The result of a run, for people.

@@ -95,6 +95,7 @@ mod thread_run;
 mod thread_views;
 mod toctou;
 mod tool_callbacks;
+mod tool_refusals;
 mod tool_support;
 mod trust;
 mod trust_hints;

@@ -9,6 +9,7 @@ mod importable;
 mod packages;
 mod program_finder;
 mod prompt;
+mod refusal_hints;
 mod request;
 mod run;
 mod run_dirs;

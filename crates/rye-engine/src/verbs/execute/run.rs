@@ -10,10 +10,11 @@ use lillux::sandbox::Receipt;
 use rye_exec::invocation::{HttpInvocation, NativeInvocation, ProcessInvocation};
 use rye_exec::native::NativeErrorKind;
 use rye_exec::outcome::{self, ProcessExit, ProcessOutput, RunFailure, RunLogs, RunOutcome};
-use rye_exec::sandbox::RepositoryGuard;
+use rye_exec::sandbox::{RepositoryGuard, SandboxLevel};
 use rye_exec::{Invocation, NativeCall};
 use serde_json::{Map, Value, json};
 
+use super::refusal_hints::FailedRun;
 use super::run_dirs;
 use super::run_plan::RunPlan;
 use super::{ExecuteRequest, PROGRAM_VARIABLE, SANDBOX_VARIABLE};
@@ -220,7 +221,16 @@ fn run_process(
     let refusals = match &outcome.failure {
         Some(failure) => {
             let output = outcome.data.get("stderr").and_then(Value::as_str).unwrap_or_default();
-            plan.sandbox.explain(&[failure.message(), output, &outcome.logs.stderr].join("\n"))
+            let text = [failure.message(), output, &outcome.logs.stderr].join("\n");
+            let run = FailedRun {
+                engine,
+                item: &request.item,
+                access: &plan.sandbox.access,
+                is_confined: plan.sandbox.level != SandboxLevel::Off,
+            };
+            let mut refusals = plan.sandbox.explain(&text);
+            refusals.extend(run.explain(&text));
+            refusals
         }
         None => Vec::new(),
     };

@@ -1,0 +1,89 @@
+//! Refusals inside a tool end with the rule and the line to add.
+
+use std::os::unix::net::UnixListener;
+
+use crate::support::{User, run, text};
+use crate::tool_support::{write_function, write_function_with, write_shell_tool};
+
+/// The hints of a failing tool, as one text.
+fn hints(user: &User, name: &str) -> String {
+    let run = user.run(["execute", &format!("team/{name}"), "--json"]);
+    assert_eq!(run.exit, 1, "{run}");
+    run.json()["hints"].to_string()
+}
+
+#[test]
+fn refused_write_names_the_line_to_add() {
+    let user = User::initialized();
+    write_function(&user, "writer", "open('/etc/rye-test', 'w')");
+    let hints = hints(&user, "writer");
+    assert!(hints.contains("to let it write `/etc/rye-test`"), "{hints}");
+    assert!(hints.contains(r#"SANDBOX = {\"write\": [\"/etc\"]}"#), "{hints}");
+}
+
+#[test]
+fn missing_variable_names_the_line_to_add() {
+    let user = User::initialized();
+    write_function(&user, "reader", "import os\nreturn os.environ['TEAM_TOKEN']");
+    let unset = hints(&user, "reader");
+    assert!(unset.contains("`TEAM_TOKEN` is not set"), "{unset}");
+    assert!(unset.contains(r#"ENV_CONFIG = {\"env\": {\"TEAM_TOKEN\": \"${TEAM_TOKEN}\"}}"#), "{unset}");
+    let set = run(user.command().env("TEAM_TOKEN", "x").args(["execute", "team/reader", "--json"]));
+    assert!(set.json()["hints"].to_string().contains("`TEAM_TOKEN` is set in your environment"), "{set}");
+    write_shell_tool(&user, "strict", "", "set -u\necho \"$TEAM_TOKEN\"");
+    let shell = hints(&user, "strict");
+    assert!(shell.contains("`TEAM_TOKEN` is not set") && shell.contains("# env_config:"), "{shell}");
+    // The line works.
+    write_function_with(
+        &user,
+        "reader",
+        "ENV_CONFIG = {\"env\": {\"TEAM_TOKEN\": \"${TEAM_TOKEN}\"}}",
+        "import os\nreturn os.environ['TEAM_TOKEN']",
+    );
+    let allowed = run(user.command().env("TEAM_TOKEN", "x").args(["execute", "team/reader", "--json"]));
+    assert_eq!(allowed.json()["data"], "x", "{allowed}");
+}
+
+#[test]
+fn closed_network_and_sockets_are_explained() {
+    let user = User::initialized();
+    let connect = "import socket\nsocket.create_connection(('127.0.0.1', 9), 2)";
+    write_function_with(&user, "caller", "SANDBOX = {\"network\": False}", connect);
+    let network = hints(&user, "caller");
+    assert!(network.contains("needs no network") && network.contains(r#"{\"network\": true}"#), "{network}");
+    let path = user.context.path().join("service.sock");
+    let _listener = UnixListener::bind(&path).expect("a socket");
+    let body = format!(
+        "import socket\npath = '{0}'\ntry:\n    socket.socket(socket.AF_UNIX).connect(path)\nexcept OSError as error:\n    raise OSError(str(error) + ': ' + path)",
+        path.display()
+    );
+    write_function(&user, "client", &body);
+    let socket = hints(&user, "client");
+    assert!(socket.contains("is closed to tools") && socket.contains("allow_sockets"), "{socket}");
+}
+
+#[test]
+fn sibling_import_names_the_file_to_add() {
+    let user = User::initialized();
+    user.write("tools/team/helper.py", "VALUE = 1\n");
+    write_function(&user, "importer", "import helper\nreturn helper.VALUE");
+    let hints = hints(&user, "importer");
+    assert!(hints.contains("`helper` is beside the tool") && hints.contains("__init__.py"), "{hints}");
+    write_function(&user, "other", "import not_there_at_all");
+    let run = user.run(["execute", "team/other", "--json"]);
+    assert!(!run.json()["hints"].to_string().contains("beside"), "{run}");
+}
+
+#[test]
+fn failure_of_a_tool_is_shown_once() {
+    let user = User::initialized();
+    write_function(&user, "failing", "raise ValueError('broken on purpose')");
+    let run = user.run(["execute", "team/failing"]);
+    let all = format!("{}{}", run.stdout, run.stderr);
+    // Once in the traceback, once as the error.
+    assert_eq!(all.matches("ValueError: broken on purpose").count(), 2, "{run}");
+    write_function(&user, "facts", "return {'success': False, 'error': 'no', 'left': 3}");
+    let run = user.run(["execute", "team/facts"]);
+    assert!(run.stderr.contains("\"left\": 3"), "{run}");
+    assert_eq!(text(&user.run(["execute", "team/facts", "--json"]).json()["error"]), "no");
+}
