@@ -92,7 +92,7 @@ impl WatchSet {
 
     /// A value that two sets share if they hold the same paths, which looked the same.
     #[must_use]
-    pub fn generation(&self) -> Generation {
+    pub fn generation(&self) -> FileGeneration {
         let mut text = Vec::new();
         for (path, entry) in &self.0 {
             let mut stamp = String::new();
@@ -105,7 +105,7 @@ impl WatchSet {
             text.extend_from_slice(stamp.as_bytes());
             text.push(0);
         }
-        Generation(Digest::of(&text))
+        FileGeneration(Digest::of(&text))
     }
 
     /// Watches every path, and of what is not there the folder it would be in; `None` when one cannot be watched.
@@ -138,9 +138,9 @@ impl WatchSet {
 
 /// What something was read from, at one time: it is another one as soon as any of it has changed, come or gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Generation(Digest);
+pub struct FileGeneration(Digest);
 
-impl std::fmt::Display for Generation {
+impl std::fmt::Display for FileGeneration {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.0.fmt(formatter)
     }
@@ -150,7 +150,7 @@ impl std::fmt::Display for Generation {
 #[derive(Debug)]
 pub struct MonitoredSet {
     watch_set: WatchSet,
-    generation: OnceLock<Generation>,
+    generation: OnceLock<FileGeneration>,
     last: Mutex<LastCheck>,
 }
 
@@ -203,7 +203,7 @@ impl MonitoredSet {
 
     /// As [`WatchSet::generation`], worked out once.
     #[must_use]
-    pub fn generation(&self) -> Generation {
+    pub fn generation(&self) -> FileGeneration {
         *self.generation.get_or_init(|| self.watch_set.generation())
     }
 }

@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::approvals::{Approvals, BUNDLES_FILE, PROJECTS_FILE};
 use crate::bundle::{self, Bundle, BundleTrust, ConfiguredBundle};
 use crate::config::{self, ConfigLayer, IgnoredSetting, MergedConfig, TrustContext};
-use crate::file_stamp::{Generation, MonitoredSet, WatchSet};
+use crate::file_stamp::{FileGeneration, MonitoredSet, WatchSet};
 use crate::handovers;
 use crate::installed;
 use crate::item_file::ItemFile;
@@ -220,7 +220,7 @@ impl Workspace {
 
     /// What this workspace was opened from: another value after each change that makes it another one to open.
     #[must_use]
-    pub fn generation(&self) -> Generation {
+    pub fn generation(&self) -> FileGeneration {
         self.watch_set.generation()
     }
 

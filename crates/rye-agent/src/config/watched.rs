@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rye_engine::Result;
 use rye_space::Workspace;
-use rye_space::file_stamp::{Generation, MonitoredSet, record_reads};
+use rye_space::file_stamp::{FileGeneration, MonitoredSet, record_reads};
 
 /// What was read from one config, as long as it is current.
 #[derive(Debug)]
@@ -12,7 +12,7 @@ pub(crate) struct WatchedConfig<T>(Mutex<Option<WatchedValue<T>>>);
 
 #[derive(Debug)]
 struct WatchedValue<T> {
-    generation: Generation,
+    generation: FileGeneration,
     files: MonitoredSet,
     value: Arc<T>,
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rye_engine::{Engine, Result};
-use rye_space::file_stamp::{Generation, MonitoredSet, WatchSet, record_reads};
+use rye_space::file_stamp::{FileGeneration, MonitoredSet, WatchSet, record_reads};
 
 use super::Redactor;
 
@@ -21,7 +21,7 @@ pub struct RedactorCache {
 
 #[derive(Debug)]
 struct CachedRedactor {
-    generation: Generation,
+    generation: FileGeneration,
     files: MonitoredSet,
     redactor: Arc<Redactor>,
 }

@@ -12,6 +12,8 @@ const ORCHESTRATOR: &str = "rye/agent/threads/orchestrator";
 const THREAD_DIRECTIVE: &str = "rye/agent/threads/thread_directive";
 
 const PERMISSIONS: &str = "<permissions><execute><tool>rye.agent.threads.*</tool></execute></permissions>";
+/// A call that lists the files of the current folder.
+const LIST: &str = "<process><execute item_type=\"tool\" item_id=\"rye/file-system/ls\"><param name=\"path\" value=\".\"/></execute></process>";
 /// A call that waits for a person.
 const GATE: &str = "<process><execute item_type=\"tool\" item_id=\"rye/agent/threads/human_approval\"><param name=\"prompt\" value=\"May I?\"/></execute></process>";
 
@@ -87,7 +89,7 @@ fn client_cancels_a_thread_by_id() {
 #[test]
 fn threads_outside_a_project_are_the_users() {
     let user = User::initialized();
-    write_directive(&user, "plain", "", "", "Say hello.");
+    write_directive(&user, "plain", FILES, LIST, "List the files.");
     user.ok(["load", "directive", "team/plain", "--to", "user"]);
     lillux::file::remove_tree(&user.project().join(".ai")).expect("removed");
     user.ok(["run", "team/plain"]);

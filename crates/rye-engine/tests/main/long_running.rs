@@ -1,7 +1,7 @@
 use lillux::CancelToken;
 use rye_engine::verbs::execute::{self, Caller, ExecuteRequest};
 use rye_engine::verbs::{bundles, init, load, search, sign};
-use rye_engine::{Code, Engine, EngineOptions, HostEnvironment, WallClock};
+use rye_engine::{Code, Engine, EngineOptions, EngineOrigin, EnginePool, HostEnvironment, WallClock};
 use rye_item::{ItemId, ItemRef, ItemType};
 use rye_space::Roots;
 use rye_test::TestContext;
@@ -309,4 +309,27 @@ fn damaged_index_is_rebuilt() {
         let cold = Engine::open(roots(&world), EngineOptions::default(), clock()).expect("engine");
         assert_eq!(search_ids(&cold, "hello").len(), 2);
     }
+}
+
+#[test]
+fn pool_reopens_changed_engines_only() {
+    let worlds = [TestContext::new(), TestContext::new()];
+    worlds.iter().for_each(|world| drop(open_engine(world)));
+    let all: Vec<Roots> = worlds.iter().map(roots).collect();
+    let pool = EnginePool::new(1, move |index: &usize| {
+        Engine::open(all[*index].clone(), EngineOptions::default(), clock())
+    });
+    let origin = |index: usize| pool.engine(&index).expect("an engine").origin;
+    assert!(pool.current(&0).is_none());
+    assert_eq!([origin(0), origin(0)], [EngineOrigin::Opened, EngineOrigin::Cached]);
+    let generation = || pool.current(&0).map(|engine| engine.workspace.generation());
+    let before = generation();
+    worlds[0].write("home/.ai/config/config.yaml", "items:\n  max_bytes: 4000000\n");
+    assert!(before.is_some() && generation().is_none());
+    assert_eq!([origin(0), origin(0)], [EngineOrigin::Reopened, EngineOrigin::Cached]);
+    assert_ne!(generation(), before);
+    // There is room for one.
+    assert_eq!([origin(1), origin(0)], [EngineOrigin::Opened, EngineOrigin::Opened]);
+    pool.retain(|_| false);
+    assert!(pool.current(&0).is_none());
 }
