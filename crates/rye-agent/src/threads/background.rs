@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::continuation::LimitCarryover;
 use super::resume::ResumeOptions;
-use super::{ThreadRuntime, Threads};
+use super::{ThreadRuntime, Threads, run_blocking};
 use crate::driver::CancelSignal;
 use crate::prepare::{PreparedThread, ThreadRequest};
 use crate::status::ThreadStatus;
@@ -79,7 +79,7 @@ impl Threads {
         request: ThreadRequest,
         on_registered: impl FnOnce(&ThreadId),
     ) -> Result<BackgroundThread> {
-        let prepared = self.runtime.prepare(request).await?;
+        let prepared = self.runtime.preparer.prepare(request).await?;
         let connection = self.runtime.connect_background().await?;
         self.runtime.hand_to_background(connection, prepared, on_registered).await
     }
@@ -159,7 +159,7 @@ impl ThreadRuntime {
         on_registered: impl FnOnce(&ThreadId),
     ) -> Result<BackgroundThread> {
         // What would fail there fails here, where somebody hears of it.
-        drop(self.providers(&prepared.model_choice, &prepared.spec)?);
+        drop(self.preparer.providers(&prepared.model_choice, &prepared.spec)?);
         let PreparedThread { spec, notices, .. } = prepared;
         self.register(&spec, None).await?;
         let id = spec.instance.thread_id.clone();
@@ -185,7 +185,7 @@ impl ThreadRuntime {
     /// # Errors
     /// When it cannot go on; the reason is written down.
     pub(super) async fn resume_abandoned(self: &Arc<Self>, id: &ThreadId) -> Result<()> {
-        let row = self.row(id)?;
+        let row = self.records.row(id)?;
         if !matches!(row.status, ThreadStatus::Created | ThreadStatus::Running) {
             return Ok(());
         }
@@ -231,13 +231,5 @@ impl ThreadRuntime {
             return self.resume_abandoned(&row.id).await.map_err(|error| error.to_string());
         }
         Err("its process is gone".to_owned())
-    }
-}
-
-/// Does what blocks where that does no harm.
-async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(result) => result,
-        Err(error) => Err(Error::new(Code::Io, format!("it broke off: {error}"))),
     }
 }

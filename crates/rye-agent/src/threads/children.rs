@@ -5,22 +5,18 @@
 use std::sync::Arc;
 
 use rye_engine::{Code, Error, Result};
-use rye_exec::parameters;
 use rye_item::{ItemId, ItemRef, ItemType};
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::continuation::LimitCarryover;
 use super::orchestrator::{OperationCaller, WaitRequest, default_wait_timeout};
 use super::responses::{finished_response, started_response};
 use super::{FinishedThread, ThreadRuntime};
 use crate::action::{Action, parse_params};
-use crate::config::{ChildAction, ChildPolicy};
 use crate::definitions::{ORCHESTRATOR, THREAD_DIRECTIVE};
 use crate::driver::{BoxFuture, CancelSignal, ChildHandle, Children};
-use crate::machine::{ThreadOutcome, ToolResult};
-use crate::models::OFFLINE_PROVIDER;
-use crate::prepare::{ParentThread, PreparedThread, ThreadRequest};
+use crate::machine::ToolResult;
+use crate::prepare::{ParentThread, ThreadRequest};
 use crate::spec::{SpawnReason, ThreadSpec};
 use crate::status::{SuspendReason, ThreadStatus};
 use crate::store::{ThreadRow, ThreadStoreError};
@@ -61,7 +57,12 @@ enum SpawnedChild {
     Detached { directive: String, pid: u32 },
 }
 
-impl Children for ThreadRuntime {
+/// Starts the children of threads, and waits for them.
+pub(super) struct ChildSpawner {
+    pub(super) runtime: Arc<ThreadRuntime>,
+}
+
+impl Children for ChildSpawner {
     fn spawn(
         self: Arc<Self>,
         parent: Arc<ThreadSpec>,
@@ -108,9 +109,9 @@ impl Children for ThreadRuntime {
     ) -> BoxFuture<'static, ToolResult> {
         Box::pin(async move {
             let started = std::time::Instant::now();
-            let response = match self.check_params(&caller, ORCHESTRATOR, call.params) {
+            let response = match self.runtime.preparer.check_params(&caller, ORCHESTRATOR, call.params) {
                 Ok(params) => {
-                    self.run_operation(&OperationCaller::Thread(caller), &params, &cancel_token).await
+                    self.runtime.run_operation(&OperationCaller::Thread(caller), &params, &cancel_token).await
                 }
                 Err(error) => Err(error),
             };
@@ -173,7 +174,7 @@ impl Children for ThreadRuntime {
     }
 }
 
-impl ThreadRuntime {
+impl ChildSpawner {
     /// Starts a child as the call says. Where the call has begun one before a crash, that one is it.
     async fn spawn_child(
         self: &Arc<Self>,
@@ -182,7 +183,7 @@ impl ThreadRuntime {
         purpose: SpawnPurpose<'_>,
         cancel_token: &CancellationToken,
     ) -> Result<SpawnedChild> {
-        let params = self.check_params(parent, THREAD_DIRECTIVE, params.clone())?;
+        let params = self.runtime.preparer.check_params(parent, THREAD_DIRECTIVE, params.clone())?;
         let (mut request, is_async) = parse_request(&params)?;
         request.is_summary = matches!(purpose, SpawnPurpose::Summary(_));
         let own = parent.instance.thread_id.as_str();
@@ -195,7 +196,7 @@ impl ThreadRuntime {
             .hint("leave parent_thread_id out"));
         }
         if let SpawnPurpose::Task(handle) = purpose {
-            if let Some(row) = self.store.verified_thread(handle.child())? {
+            if let Some(row) = self.runtime.store.verified_thread(handle.child())? {
                 return self.rejoin_child(parent, row, is_async, handle, cancel_token).await;
             }
             request.thread_id = Some(handle.child().clone());
@@ -203,33 +204,33 @@ impl ThreadRuntime {
         request.spawn_reason = Some(purpose.spawn_reason());
         request.parent = Some(ParentThread {
             spec: Arc::clone(parent),
-            limits: self.current_limits(&parent.instance.thread_id)?,
+            limits: self.runtime.current_limits(&parent.instance.thread_id)?,
         });
         let previous = match params.get("previous_thread_id").and_then(Value::as_str) {
             Some(id) => Some(self.continue_previous(parent, id, &mut request, &params).await?),
             None => None,
         };
         let prepared = match purpose {
-            SpawnPurpose::Task(_) => self.prepare(request).await?,
+            SpawnPurpose::Task(_) => self.runtime.preparer.prepare(request).await?,
             SpawnPurpose::HookHelp(_) | SpawnPurpose::Summary(_) => {
-                self.prepare_with_model_of(parent, request).await?
+                self.runtime.preparer.prepare_with_model_of(parent, request).await?
             }
         };
         let directive = prepared.spec.template.directive.clone();
         // Nobody waits for it: it goes on whatever becomes of this process. If there is nobody else, it runs here.
-        if is_async && let Ok(connection) = self.connect_background().await {
-            let background = self.hand_to_background(connection, prepared, |_| {}).await?;
+        if is_async && let Ok(connection) = self.runtime.connect_background().await {
+            let background = self.runtime.hand_to_background(connection, prepared, |_| {}).await?;
             if let Some(row) = previous {
-                self.mark_continued(&row, &background.thread_id).await?;
+                self.runtime.mark_continued(&row, &background.thread_id).await?;
             }
             purpose.notify_started(&directive);
             return Ok(SpawnedChild::Detached { directive, pid: background.runner.unwrap_or_default() });
         }
         // A child that somebody waits for ends with them; any other is asked by child_policy.
         let signal = CancelSignal::default();
-        let started = self.start(prepared, signal.clone()).await?;
+        let started = self.runtime.start(prepared, signal.clone()).await?;
         if let Some(row) = previous {
-            self.mark_continued(&row, &started.thread_id).await?;
+            self.runtime.mark_continued(&row, &started.thread_id).await?;
         }
         purpose.notify_started(&directive);
         if is_async {
@@ -264,9 +265,9 @@ impl ThreadRuntime {
         }
         handle.notify_started(&row.directive);
         if is_async {
-            if self.is_abandoned(&row) {
+            if self.runtime.is_abandoned(&row) {
                 // What stands in its way is told to whoever waits for it.
-                let _ = self.recover(&row, true).await;
+                let _ = self.runtime.recover(&row, true).await;
             }
             return Ok(SpawnedChild::Detached {
                 directive: row.directive,
@@ -278,37 +279,19 @@ impl ThreadRuntime {
             let request =
                 WaitRequest { waits_for_approval: false, ..WaitRequest::for_all(vec![row.id.clone()]) };
             let never = CancellationToken::new();
-            let ended = inner.wait(&request, true, &never);
+            let ended = inner.runtime.wait(&request, true, &never);
             tokio::pin!(ended);
             let result = tokio::select! {
                 result = &mut ended => result,
                 () = cancel_token.cancelled() => {
-                    let _ = inner.cancel(&row.id, "its parent was cancelled").await;
+                    let _ = inner.runtime.cancel(&row.id, "its parent was cancelled").await;
                     ended.await
                 }
             };
             result.ok()?;
-            let finished = Arc::new(inner.current_outcome(&row.id).ok()?);
+            let finished = Arc::new(inner.runtime.records.current_outcome(&row.id).ok()?);
             inner.wait_for_approval(&parent, finished, &cancel_token).await
         })))
-    }
-
-    /// Prepares what helps another thread along: where no model of its own is at hand, that one's does it. A script cannot
-    /// write a summary.
-    pub(super) async fn prepare_with_model_of(
-        self: &Arc<Self>,
-        other: &ThreadSpec,
-        request: ThreadRequest,
-    ) -> Result<PreparedThread> {
-        let prepared = self.prepare(request.clone()).await;
-        let has_model = prepared.as_ref().is_ok_and(|prepared| {
-            prepared.spec.template.provider != OFFLINE_PROVIDER || other.template.provider == OFFLINE_PROVIDER
-        });
-        if has_model {
-            return prepared;
-        }
-        let (model, provider) = (other.template.model.clone(), other.template.provider.clone());
-        self.prepare(ThreadRequest { model: Some(model), provider: Some(provider), ..request }).await
     }
 
     /// Lets the order go on from a thread below its parent that is not at work any more.
@@ -322,58 +305,8 @@ impl ThreadRuntime {
         let id =
             ThreadId::parse(id).map_err(|error| Error::new(Code::InvalidParameters, error.to_string()))?;
         let caller = OperationCaller::Thread(Arc::clone(parent));
-        let row = self.descendant_row(&caller, self.row(&id)?)?;
-        self.continue_row(&row, request, params).await
-    }
-
-    /// The same for the user, who may name any thread.
-    pub(super) async fn continue_for_user(
-        self: &Arc<Self>,
-        id: &str,
-        request: &mut ThreadRequest,
-        params: &Map<String, Value>,
-    ) -> Result<ThreadRow> {
-        let id =
-            ThreadId::parse(id).map_err(|error| Error::new(Code::InvalidParameters, error.to_string()))?;
-        self.continue_row(&self.row(&id)?, request, params).await
-    }
-
-    async fn continue_row(
-        self: &Arc<Self>,
-        row: &ThreadRow,
-        request: &mut ThreadRequest,
-        params: &Map<String, Value>,
-    ) -> Result<ThreadRow> {
-        let row = self.final_row(&row.id)?;
-        let old = self.ended_state(&row)?;
-        if !params.contains_key("inputs") && row.directive == request.directive.id.as_str() {
-            request.inputs.clone_from(&old.spec.instance.inputs);
-        }
-        self.carry_over(request, &old, None, LimitCarryover::Remaining).await?;
-        Ok(row)
-    }
-
-    /// Parameters that fit what the tool declares; `null` is as good as nothing.
-    fn check_params(
-        &self,
-        caller: &ThreadSpec,
-        tool: &str,
-        mut params: Map<String, Value>,
-    ) -> Result<Map<String, Value>> {
-        params.retain(|_, value| !value.is_null());
-        let offered = caller.template.definitions.tools.iter();
-        let offered = offered.into_iter().find(|known| known.target["item_id"] == json!(tool));
-        let schema = match offered {
-            Some(definition) => definition.schema.clone(),
-            None => {
-                let engine = (self.setup.engine)()?;
-                let item = ItemRef::new(ItemType::Tool, ItemId::new(tool)?);
-                let (chain, _) = rye_engine::chain_cache::build_valid_chain(&engine, &item, None)?;
-                chain.tool().schema().cloned().unwrap_or_else(|| json!({}))
-            }
-        };
-        parameters::check(params, Some(&schema))
-            .map_err(|error| Error::new(Code::InvalidParameters, format!("{tool}: {error}")))
+        let row = self.runtime.descendant_row(&caller, self.runtime.records.row(&id)?)?;
+        self.runtime.continue_row(&row, request, params).await
     }
 
     /// How a child that has stopped stands in the end: one that stopped to ask a person is waited for as long as
@@ -391,56 +324,11 @@ impl ThreadRuntime {
         let timeout = default_wait_timeout(&parent.template.config);
         let request = WaitRequest { timeout, ..WaitRequest::for_all(vec![id.clone()]) };
         // However it went, the child's row says how it stands.
-        let _ = self.wait(&request, true, cancel_token).await;
+        let _ = self.runtime.wait(&request, true, cancel_token).await;
         if cancel_token.is_cancelled() {
-            let _ = self.cancel(id, "its parent was cancelled").await;
+            let _ = self.runtime.cancel(id, "its parent was cancelled").await;
         }
-        self.current_outcome(id).ok().map(Arc::new)
-    }
-
-    /// How a thread, or the one it was handed over to, stands by now.
-    pub(super) fn current_outcome(&self, id: &ThreadId) -> Result<FinishedThread> {
-        let row = self.final_row(id)?;
-        let outcome = row.result.as_ref().and_then(|result| serde_json::from_value(result.clone()).ok());
-        let outcome = outcome.filter(|outcome: &ThreadOutcome| outcome.status == row.status);
-        let outcome = outcome.unwrap_or_else(|| ThreadOutcome {
-            status: row.status,
-            reason: row.reason,
-            ..ThreadOutcome::failed(row.error.clone().unwrap_or_default())
-        });
-        Ok(FinishedThread {
-            thread_id: row.id,
-            directive: row.directive,
-            outcome,
-            cost: row.cost,
-            provider: row.provider,
-        })
-    }
-
-    /// A thread stopped running here, its claim given back with its last record: its children hear of it.
-    pub(super) async fn on_stopped(self: &Arc<Self>, spec: &Arc<ThreadSpec>, finished: &FinishedThread) {
-        let id = &spec.instance.thread_id;
-        let status = finished.outcome.status;
-        if status.is_terminal() {
-            self.apply_child_policy(id, status, spec.template.config.resilience.child_policy).await;
-            if status == ThreadStatus::Cancelled {
-                self.clear_cancel_request(id).await;
-            }
-        } else if finished.outcome.has_questions() {
-            self.awaiting_approval().insert(id.clone());
-        }
-        self.running().remove(id);
-    }
-
-    /// What becomes of a thread's children, as its record says.
-    pub(super) fn child_policy(&self, id: &ThreadId) -> ChildPolicy {
-        let known = self.load_record(id).map(|(spec, _)| spec.template.config.resilience.child_policy);
-        // Without a record that can be trusted nothing is left running.
-        known.unwrap_or(ChildPolicy {
-            on_parent_cancel: ChildAction::CascadeCancel,
-            on_parent_complete: ChildAction::CascadeCancel,
-            on_parent_error: ChildAction::CascadeCancel,
-        })
+        self.runtime.records.current_outcome(id).ok().map(Arc::new)
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rye_engine::{Code, Error, Result};
 use rye_item::{ItemId, ItemRef, ItemType};
 use rye_model::ChatMessage;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::availability::AvailabilityWait;
@@ -15,8 +15,7 @@ use super::{StartedThread, ThreadRuntime, Threads};
 use crate::cost::Cost;
 use crate::driver::CancelSignal;
 use crate::machine::{ThreadState, newest_turns};
-use crate::prepare::{ParentThread, PreparedThread, ThreadRequest};
-use crate::spec::ThreadSpec;
+use crate::prepare::{PreparedThread, ThreadRequest};
 use crate::status::ThreadStatus;
 use crate::store::{ClaimOutcome, ClaimPolicy, ThreadRow};
 use crate::thread_id::ThreadId;
@@ -60,7 +59,7 @@ impl ThreadRuntime {
         wait: Option<AvailabilityWait>,
         cancel_token: &CancellationToken,
     ) -> Result<Value> {
-        let row = self.final_row(&row.id)?;
+        let row = self.records.final_row(&row.id)?;
         if !is_handoff && row.status == ThreadStatus::Suspended {
             let (finished, attempts) =
                 self.resume_until_available(&row.id, &options, wait, cancel_token).await?;
@@ -109,25 +108,17 @@ impl ThreadRuntime {
         message: Option<String>,
         carryover: LimitCarryover,
     ) -> Result<PreparedThread> {
-        let old = self.ended_state(row)?;
+        let ended = row.clone();
+        let old = self.records.run_blocking(move |records| records.ended_state(&ended)).await?;
         let id = ItemId::new(&row.directive)?;
         let mut request =
             ThreadRequest::new(ItemRef::new(ItemType::Directive, id), old.spec.instance.inputs.clone());
         request.model = Some(old.spec.template.model.clone());
         request.provider = Some(old.spec.template.provider.clone());
-        request.parent = self.parent_of(&old.spec)?;
+        let spec = Arc::clone(&old.spec);
+        request.parent = self.records.run_blocking(move |records| records.parent_of(&spec)).await?;
         self.carry_over(&mut request, &old, message, carryover).await?;
-        self.prepare(request).await
-    }
-
-    /// The state of a thread that is not at work.
-    pub(super) fn ended_state(&self, row: &ThreadRow) -> Result<ThreadState> {
-        if matches!(row.status, ThreadStatus::Created | ThreadStatus::Running) {
-            return Err(Error::new(Code::ThreadHeld, format!("{} is at work", row.id))
-                .detail("thread_id", row.id.as_str())
-                .hint(format!("wait for it: rye thread wait {}", row.id)));
-        }
-        self.load_state(&row.id)
+        self.preparer.prepare(request).await
     }
 
     /// What goes along from an old thread: what was said, as far as there is room; a summary of the rest; its rights; its
@@ -173,6 +164,34 @@ impl ThreadRuntime {
         Ok(())
     }
 
+    /// Lets the order go on from a thread that the user names.
+    pub(super) async fn continue_for_user(
+        self: &Arc<Self>,
+        id: &str,
+        request: &mut ThreadRequest,
+        params: &Map<String, Value>,
+    ) -> Result<ThreadRow> {
+        let id =
+            ThreadId::parse(id).map_err(|error| Error::new(Code::InvalidParameters, error.to_string()))?;
+        self.continue_row(&self.records.row(&id)?, request, params).await
+    }
+
+    pub(super) async fn continue_row(
+        self: &Arc<Self>,
+        row: &ThreadRow,
+        request: &mut ThreadRequest,
+        params: &Map<String, Value>,
+    ) -> Result<ThreadRow> {
+        let row = self.records.final_row(&row.id)?;
+        let ended = row.clone();
+        let old = self.records.run_blocking(move |records| records.ended_state(&ended)).await?;
+        if !params.contains_key("inputs") && row.directive == request.directive.id.as_str() {
+            request.inputs.clone_from(&old.spec.instance.inputs);
+        }
+        self.carry_over(request, &old, None, LimitCarryover::Remaining).await?;
+        Ok(row)
+    }
+
     /// What a summary directive makes of a conversation; nothing if it cannot.
     async fn summarize(self: &Arc<Self>, request: &ThreadRequest, old: &ThreadState) -> Option<String> {
         let continuation = &old.spec.template.config.coordination.continuation;
@@ -188,19 +207,13 @@ impl ThreadRuntime {
         summary_request.limits = continuation.summary_limit_overrides.clone();
         summary_request.parent = request.parent.clone();
         summary_request.is_summary = true;
-        let prepared = self.prepare_with_model_of(&old.spec, summary_request).await;
+        let prepared = self.preparer.prepare_with_model_of(&old.spec, summary_request).await;
         let started = self.start(prepared.ok()?, CancelSignal::default()).await.ok()?;
         let outcome = started.finished().await?.outcome.clone();
         let text =
             outcome.outputs.as_ref().and_then(|outputs| outputs.get("summary")).and_then(Value::as_str);
         let text = text.map(str::to_owned).or(outcome.result)?;
         Some(text).filter(|text| outcome.status == ThreadStatus::Completed && !text.trim().is_empty())
-    }
-
-    fn parent_of(&self, spec: &ThreadSpec) -> Result<Option<ParentThread>> {
-        let Some(parent) = &spec.instance.parent else { return Ok(None) };
-        let state = self.load_state(parent)?;
-        Ok(Some(ParentThread { limits: state.limits, spec: state.spec }))
     }
 
     /// The old thread, if it was suspended, is `continued`: whoever waits for it waits for the new one.

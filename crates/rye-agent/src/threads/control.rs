@@ -36,7 +36,7 @@ impl Threads {
     /// # Errors
     /// When there is no such thread, or it has ended.
     pub async fn cancel(&self, id: &ThreadId, reason: &str) -> Result<CancelOutcome> {
-        let row = self.runtime.row(id)?;
+        let row = self.runtime.records.row(id)?;
         if row.status.is_terminal() {
             return Err(ended_error(&row));
         }
@@ -46,7 +46,7 @@ impl Threads {
     /// Whether a thread of this process stopped to ask somebody.
     #[must_use]
     pub fn has_pending_approvals(&self) -> bool {
-        !self.runtime.awaiting_approval().is_empty()
+        !self.runtime.running.awaiting_approval().is_empty()
     }
 
     /// What is asked by a thread or anybody below it, and nobody has answered.
@@ -90,7 +90,7 @@ impl Threads {
         id: &ThreadId,
         cancel_token: &CancellationToken,
     ) -> Result<FinishedThread> {
-        let row = self.runtime.row(id)?;
+        let row = self.runtime.records.row(id)?;
         if row.status == ThreadStatus::Suspended && self.runtime.store.answered_threads()?.contains(id) {
             match self.runtime.resume(id, &ResumeOptions::default(), CancelSignal::default()).await {
                 // Whoever watches for answers was faster.
@@ -104,7 +104,7 @@ impl Threads {
         }
         let request = WaitRequest { waits_for_approval: false, ..WaitRequest::for_all(vec![id.clone()]) };
         self.runtime.wait(&request, false, cancel_token).await?;
-        self.runtime.current_outcome(id)
+        self.runtime.records.current_outcome(id)
     }
 
     /// Ends a thread by force, whoever runs it.
@@ -112,7 +112,7 @@ impl Threads {
     /// # Errors
     /// When there is no such thread, or it has ended.
     pub async fn kill(&self, id: &ThreadId) -> Result<Value> {
-        let row = self.runtime.row(id)?;
+        let row = self.runtime.records.row(id)?;
         if row.status.is_terminal() {
             return Err(ended_error(&row));
         }
@@ -129,10 +129,10 @@ fn ended_error(row: &ThreadRow) -> Error {
 impl ThreadRuntime {
     /// Ends a thread: at once if it runs here or nowhere; by a request if another process runs it.
     pub(super) async fn cancel(self: &Arc<Self>, id: &ThreadId, reason: &str) -> Result<CancelOutcome> {
-        if self.cancel_local(id, reason) {
+        if self.running.cancel(id, reason) {
             return Ok(CancelOutcome::Requested);
         }
-        let row = self.row(id)?;
+        let row = self.records.row(id)?;
         if row.status.is_terminal() {
             return Ok(CancelOutcome::Cancelled);
         }
@@ -144,7 +144,7 @@ impl ThreadRuntime {
             return Ok(CancelOutcome::Requested);
         };
         self.terminate(&row, claim, ThreadStatus::Cancelled, reason).await?;
-        self.apply_child_policy(id, ThreadStatus::Cancelled, self.child_policy(id)).await;
+        self.apply_child_policy(id, ThreadStatus::Cancelled, self.records.child_policy(id)).await;
         Ok(CancelOutcome::Cancelled)
     }
 
@@ -157,7 +157,9 @@ impl ThreadRuntime {
         status: ThreadStatus,
         reason: &str,
     ) -> Result<()> {
-        let ended = match self.resume_point(&row.id) {
+        let thread = row.id.clone();
+        let point = self.records.run_blocking(move |records| records.resume_point(&thread)).await;
+        let ended = match point {
             Ok(point) => {
                 let spend = point.unsettled.iter().fold(Nanos(0), |sum, one| sum.plus(one.spend));
                 let event = ThreadEvent::Terminated { status, reason: reason.to_owned(), spend };
@@ -190,7 +192,7 @@ impl ThreadRuntime {
         reason: &str,
     ) -> Result<()> {
         let status = StatusChange { to: status, reason: None, result: None, error: Some(reason.to_owned()) };
-        let settlements = self.unknown_settlements(&row.id, &row.directive, &row.model)?;
+        let settlements = self.records.unknown_settlements(&row.id, &row.directive, &row.model)?;
         let now = self.setup.clock.now_ms();
         let commit = ThreadCommit {
             settlements,

@@ -107,7 +107,7 @@ impl ThreadRuntime {
                 .hint("say what it should do next: --message TEXT")
                 .hint(format!("or have it answer that turn again: --at {earlier}")));
         }
-        let old_limits = self.row(&row.id)?.limits;
+        let old_limits = self.records.row(&row.id)?.limits;
         let limits = apply_limit_changes(&old_limits, &options.limits)?;
         let directive = ItemRef::new(ItemType::Directive, ItemId::new(&spec.template.directive)?);
         let mut request = ThreadRequest::new(directive, spec.instance.inputs.clone());
@@ -132,7 +132,7 @@ impl ThreadRuntime {
         turn: Option<u64>,
     ) -> Result<(Arc<ThreadSpec>, ForkPoint, ForkSource)> {
         let id = &row.id;
-        let (spec, events) = self.load_history(id)?;
+        let (spec, events) = self.records.load_history(id)?;
         let point = fork_point(Arc::clone(&spec), events, turn).map_err(|error| {
             let refused = Error::new(Code::InvalidArgument, format!("{id} cannot be forked there: {error}"))
                 .detail("thread_id", id.as_str());
@@ -172,7 +172,7 @@ impl ThreadRuntime {
             refuse_raise(&row, &fork.limits, &old_limits)?;
         }
         let source = request.fork.as_ref().map(|fork| fork.source.clone());
-        let prepared = self.prepare(request).await?;
+        let prepared = self.preparer.prepare(request).await?;
         let directive = prepared.spec.template.directive.clone();
         let is_async = params.get("async_exec").is_some_and(|is| is == &json!(true) || is == &json!("true"));
         let mut response = if is_async {

@@ -16,7 +16,7 @@ use super::resume::{ResumeOptions, held_error};
 use super::{ThreadRuntime, Threads};
 use crate::driver::CancelSignal;
 use crate::status::ThreadStatus;
-use crate::store::{Claim, ClaimOutcome, ClaimPolicy, ThreadRow, is_owner_gone};
+use crate::store::{ClaimOutcome, ClaimPolicy, ThreadRow, is_owner_gone};
 use crate::thread_id::ThreadId;
 
 /// How often requests are looked for.
@@ -75,25 +75,24 @@ const MAX_ABORT_POLLS: u32 = 400;
 impl ThreadRuntime {
     /// Says that the threads of this process are alive.
     async fn heartbeat(&self) {
-        let claims: Vec<(ThreadId, Claim)> =
-            self.running().iter().map(|(id, thread)| (id.clone(), thread.claim)).collect();
+        let claims = self.running.claims();
         if claims.is_empty() {
             return;
         }
         // One that another process took over by force is not this one's to run any more.
         let lost = self.store.heartbeat(claims, self.setup.clock.now_ms()).await.unwrap_or_default();
         for (id, claim) in lost {
-            self.abort_thread(&id, claim);
+            self.running.abort(&id, claim);
         }
     }
 
     /// Cancels the threads of this process that the store has requests for.
     async fn cancel_requested(&self) {
-        if self.running().is_empty() {
+        if self.running.claims().is_empty() {
             return;
         }
         for request in self.store.shared().cancel_requests().await.unwrap_or_default() {
-            if self.cancel_local(&request.thread, &request.reason) {
+            if self.running.cancel(&request.thread, &request.reason) {
                 // A request that stayed would end the thread again when it is resumed.
                 let _ = self.store.shared().clear_cancel_request(&request.thread).await;
             }
@@ -102,13 +101,13 @@ impl ThreadRuntime {
 
     /// Looks for cancel files in the folders of the threads whose turn it is. Gives the next turn.
     fn poll_cancel_files(&self, offset: usize) -> usize {
-        let mut ids: Vec<ThreadId> = self.running().keys().cloned().collect();
+        let mut ids: Vec<ThreadId> = self.running.claims().into_iter().map(|(id, _)| id).collect();
         ids.sort_unstable();
         let from = if offset < ids.len() { offset } else { 0 };
         let next = from + MAX_FOLDERS_PER_POLL.min(ids.len() - from);
         for id in &ids[from..next] {
             if let Some(reason) = self.cancel_file(id) {
-                self.cancel_local(id, &reason);
+                self.running.cancel(id, &reason);
             }
         }
         next
@@ -139,7 +138,7 @@ impl ThreadRuntime {
 
     /// Goes on with threads that stopped here to ask a person, and were answered.
     async fn resume_answered(self: &Arc<Self>, seen: &mut Option<i64>) {
-        if self.awaiting_approval().is_empty() {
+        if self.running.awaiting_approval().is_empty() {
             return;
         }
         let version = self.store.data_version().ok();
@@ -148,24 +147,14 @@ impl ThreadRuntime {
         }
         *seen = version;
         for id in self.store.answered_threads().unwrap_or_default() {
-            if self.awaiting_approval().remove(&id) {
+            if self.running.awaiting_approval().remove(&id) {
                 let resumed = self.resume(&id, &ResumeOptions::default(), CancelSignal::default()).await;
                 // Whoever has it may give it back; an answer that is none is not asked for again.
                 if resumed.is_err_and(|error| error.code == Code::ThreadHeld) {
-                    self.awaiting_approval().insert(id);
+                    self.running.awaiting_approval().insert(id);
                     *seen = None;
                 }
             }
-        }
-    }
-
-    /// A thread is not this process's any more, unless it was taken up here anew since.
-    fn abort_thread(&self, id: &ThreadId, claim: Claim) {
-        let mut running = self.running();
-        if running.get(id).is_some_and(|running| running.claim == claim)
-            && let Some(task) = running.remove(id).and_then(|running| running.task)
-        {
-            task.abort();
         }
     }
 
@@ -174,7 +163,7 @@ impl ThreadRuntime {
         if row.status.is_terminal() {
             return Ok(json!({"success": false, "error": format!("{} has ended: {}", row.id, row.status)}));
         }
-        let local_thread = self.running().get(&row.id).map(|live| (live.claim, live.task.clone()));
+        let local_thread = self.running.claim(&row.id);
         if let Some((_, Some(task))) = &local_thread {
             task.abort();
         }
@@ -190,13 +179,13 @@ impl ThreadRuntime {
         let is_elsewhere = local_thread.is_none()
             && row.owner.as_ref().is_some_and(|owner| !is_owner_gone(owner, &self.owner));
         if let Some((claim, _)) = local_thread {
-            self.abort_thread(&row.id, claim);
+            self.running.abort(&row.id, claim);
         }
         if is_elsewhere {
             // Its records are refused from now on; this is so that what it began ends at once.
             let _ = self.request_cancel(&row.id, "killed").await;
         }
-        self.apply_child_policy(&row.id, ThreadStatus::Killed, self.child_policy(&row.id)).await;
+        self.apply_child_policy(&row.id, ThreadStatus::Killed, self.records.child_policy(&row.id)).await;
         Ok(json!({"success": true, "killed": row.id, "pid": std::process::id()}))
     }
 }

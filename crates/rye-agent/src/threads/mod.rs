@@ -13,43 +13,46 @@ mod fork;
 mod heartbeat;
 mod notify;
 mod orchestrator;
+mod preparer;
 mod rebuild;
 mod rebuild_store;
+mod records;
 mod replay;
 mod responses;
 mod resume;
+mod running;
 mod start;
 mod transcripts;
 mod user;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rye_engine::verbs::notify::NotificationTargets;
-use rye_engine::{Engine, Result};
-use rye_model::EndpointPool;
-use serde_json::{Value, json};
-use tokio::sync::Semaphore;
-use tokio::sync::watch::{Receiver, Sender};
+use rye_engine::{Code, Engine, Error, Result};
+use tokio::sync::watch::Receiver;
+
+use self::children::ChildSpawner;
+use self::preparer::ThreadPreparer;
+use self::records::ThreadRecords;
+use self::running::RunningThreads;
 
 use crate::callback::TokenIssuer;
 use crate::config::{LedgerSchema, OrphanDetection, ThreadConfig, WatchedConfig};
 use crate::cost::Cost;
 use crate::dispatch::{Dispatcher, EngineDispatcher};
 use crate::driver::{
-    BoxFuture, CancelSignal, DriverDeps, DriverError, Listener, MillisClock, SlottedPool, ThreadJournal,
+    BoxFuture, Children, DriverDeps, DriverError, Listener, MillisClock, SlottedPool, ThreadJournal,
     system_jitter,
 };
 use crate::limits::ThreadLimits;
 use crate::machine::ThreadOutcome;
-use crate::prepare;
-use crate::redact::{Redactor, RedactorCache};
 use crate::rolling::{RollingBudget, RollingBudgets};
 use crate::spec::ThreadSpec;
 use crate::store::{
-    Claim, ColumnSpec, CommitOutcome, IndexSpec, LedgerRules, LedgerSpec, Owner, PruneOptions, StoreHandle,
+    ColumnSpec, CommitOutcome, IndexSpec, LedgerRules, LedgerSpec, Owner, PruneOptions, StoreHandle,
     ThreadCommit, ThreadSecret, ThreadStoreError, current_owner, open_store,
 };
 use crate::thread_id::ThreadId;
@@ -72,9 +75,6 @@ pub use user::{UserPolicy, UserThreadHost, UserThreads, thread_directive_request
 
 /// The engine as it is now: opened anew when what it was opened from has changed.
 pub type SharedEngineProvider = Arc<dyn Fn() -> Result<Arc<Engine>> + Send + Sync>;
-
-/// How much that blocks is done at once, besides waiting for others: more would only be more that waits for a processor.
-const BLOCKING_SLOTS: usize = 4;
 
 /// What the threads of a space need.
 #[derive(Clone)]
@@ -99,40 +99,21 @@ pub struct Threads {
     runtime: Arc<ThreadRuntime>,
 }
 
+/// Starts, drives and ends threads.
 pub(crate) struct ThreadRuntime {
     setup: ThreadsSetup,
     store: StoreHandle,
-    signer: Arc<TranscriptSigner>,
+    records: Arc<ThreadRecords>,
+    preparer: Arc<ThreadPreparer>,
+    running: RunningThreads,
+    dispatcher: Arc<EngineDispatcher>,
     token_issuer: Arc<TokenIssuer>,
-    redactors: RedactorCache,
-    /// The one that was used last, for when no engine can be opened.
-    last_redactor: Mutex<Arc<Redactor>>,
     owner: Owner,
     orphans: OrphanDetection,
-    running: Mutex<HashMap<ThreadId, RunningThread>>,
-    /// Threads that stopped here to ask a person.
-    awaiting_approval: Mutex<HashSet<ThreadId>>,
-    dispatcher: Arc<EngineDispatcher>,
-    /// Work that blocks, preparing and calling tools, is done by so many at once.
-    blocking_slots: Arc<Semaphore>,
-    prepared_cache: prepare::PreparedCache,
-    templates: start::TemplateCache,
-    endpoints: EndpointPool,
     rolling: RollingBudgets,
     notifications: WatchedConfig<NotificationTargets>,
     /// When it was last looked whether old threads are to be forgotten.
     prune_checked_at: Mutex<Option<Instant>>,
-}
-
-/// A thread at work in this process.
-struct RunningThread {
-    /// How much it may use: a person may have allowed more since it began.
-    limits: ThreadLimits,
-    signal: CancelSignal,
-    /// What says that it is this process's.
-    claim: Claim,
-    /// How it is ended by force.
-    task: Option<tokio::task::AbortHandle>,
 }
 
 /// How a thread ended or why it stopped, with what it used.
@@ -185,12 +166,8 @@ impl Threads {
     /// When the configuration is wrong, or the store or the secret cannot be used.
     pub fn open(setup: ThreadsSetup) -> Result<Self> {
         let engine = (setup.engine)()?;
-        // A damaged file must not keep a thread from ending. Starting one reads the files again and reports them.
-        let prepared_cache = prepare::PreparedCache::default();
-        let config = match prepared_cache.config(&engine) {
-            Ok(config) => config,
-            Err(_) => Arc::new(crate::config::load_lenient(&engine.workspace)?),
-        };
+        let (preparer, config) =
+            ThreadPreparer::open(Arc::clone(&setup.engine), setup.environment.clone(), &engine)?;
         let keys = engine.workspace.roots.signing_keys.clone();
         let secret = ThreadSecret::load_or_create(&keys)?;
         let signer = Arc::new(TranscriptSigner::new(
@@ -198,26 +175,20 @@ impl Threads {
         ));
         let tokens = Arc::new(TokenIssuer::new(secret.token_key()));
         let store = open_store(&setup.folder, &secret, &ledger_spec(&config))?;
-        let redactors = RedactorCache::default();
-        let last_redactor = Mutex::new(redactors.for_engine(&engine)?);
+        let records =
+            ThreadRecords::new(store.clone(), setup.folder.clone(), Arc::clone(&setup.clock), signer);
         let engine_provider = Arc::clone(&setup.engine);
         let dispatch = Arc::new(EngineDispatcher::with_provider(move || engine_provider()));
         let inner = ThreadRuntime {
             setup,
             store,
-            signer,
+            records: Arc::new(records),
+            preparer: Arc::new(preparer),
+            running: RunningThreads::default(),
+            dispatcher: dispatch,
             token_issuer: tokens,
-            redactors,
-            last_redactor,
             owner: current_owner(),
             orphans: config.coordination.orphan_detection,
-            running: Mutex::default(),
-            awaiting_approval: Mutex::default(),
-            dispatcher: dispatch,
-            blocking_slots: Arc::new(Semaphore::new(BLOCKING_SLOTS)),
-            prepared_cache,
-            templates: start::TemplateCache::default(),
-            endpoints: EndpointPool::default(),
             rolling: RollingBudgets::default(),
             notifications: WatchedConfig::default(),
             prune_checked_at: Mutex::default(),
@@ -242,54 +213,34 @@ impl Threads {
     /// Asks a thread of this process to end; whether it runs here.
     #[must_use]
     pub fn cancel_local(&self, id: &ThreadId, reason: &str) -> bool {
-        self.runtime.cancel_local(id, reason)
+        self.runtime.running.cancel(id, reason)
     }
 
     /// How many threads run in this process.
     #[must_use]
     pub fn running_count(&self) -> usize {
-        self.runtime.running().len()
+        self.runtime.running.count()
     }
 
     /// Asks every thread of this process to end.
     pub fn cancel_all(&self, reason: &str) {
-        for thread in self.runtime.running().values() {
-            thread.signal.cancel(reason);
-        }
+        self.runtime.running.cancel_all(reason);
     }
 }
 
 impl ThreadRuntime {
-    fn running(&self) -> MutexGuard<'_, HashMap<ThreadId, RunningThread>> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn awaiting_approval(&self) -> MutexGuard<'_, HashSet<ThreadId>> {
-        self.awaiting_approval.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn cancel_local(&self, id: &ThreadId, reason: &str) -> bool {
-        match self.running().get(id) {
-            Some(thread) => {
-                thread.signal.cancel(reason);
-                true
-            }
-            None => false,
-        }
-    }
-
     fn driver_deps(self: &Arc<Self>, id: &ThreadId) -> DriverDeps {
         DriverDeps {
             journal: Arc::clone(self) as Arc<dyn ThreadJournal>,
             dispatcher: Arc::clone(&self.dispatcher) as Arc<dyn Dispatcher>,
-            children: Arc::clone(self) as Arc<dyn crate::driver::Children>,
+            children: Arc::new(ChildSpawner { runtime: Arc::clone(self) }) as Arc<dyn Children>,
             listener: self.setup.listener.clone(),
             clock: Arc::clone(&self.setup.clock),
-            redactor: self.redactor(),
-            signer: Arc::clone(&self.signer),
+            redactor: self.preparer.redactor(),
+            signer: Arc::clone(&self.records.signer),
             token_issuer: Arc::clone(&self.token_issuer),
             threads_dir: self.setup.folder.clone(),
-            blocking: Arc::new(SlottedPool(Arc::clone(&self.blocking_slots))),
+            blocking: Arc::new(SlottedPool(Arc::clone(&self.preparer.blocking_slots))),
             jitter: Arc::new(system_jitter),
             budget: Some(Arc::new(responses::StoreBudget(self.store.clone()))),
             artifacts: Some(Arc::new(responses::ThreadArtifacts(
@@ -298,24 +249,6 @@ impl ThreadRuntime {
                 self.setup.clock.now_ms(),
             ))),
         }
-    }
-
-    /// A thread and those above it to the top: who asks, for a person.
-    fn ancestry_value(&self, id: &ThreadId) -> Value {
-        let own = self.store.thread(id).ok().flatten();
-        let above = self.store.ancestors(id).unwrap_or_default();
-        let ancestry = own.into_iter().chain(above);
-        ancestry.map(|row| json!({"thread_id": row.id, "directive": row.directive})).collect()
-    }
-
-    /// What must not be written.
-    fn redactor(&self) -> Arc<Redactor> {
-        let current = (self.setup.engine)().and_then(|engine| self.redactors.for_engine(&engine));
-        let mut last = self.last_redactor.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Ok(current) = current {
-            *last = current;
-        }
-        Arc::clone(&last)
     }
 
     /// A thread starts: those that ended long ago are forgotten once a day, beside it, if the settings say so.
@@ -351,22 +284,7 @@ impl ThreadRuntime {
 
     /// How much a thread may use by now, wherever it runs.
     fn current_limits(&self, id: &ThreadId) -> Result<ThreadLimits> {
-        let local_limits = self.running().get(id).map(|live| live.limits);
-        local_limits.map_or_else(|| Ok(self.row(id)?.limits), Ok)
-    }
-
-    /// A thread begins to run here.
-    fn add_running(
-        &self,
-        id: &ThreadId,
-        limits: ThreadLimits,
-        signal: &CancelSignal,
-        claim: Claim,
-    ) -> Sender<Option<Arc<FinishedThread>>> {
-        let (sender, _) = tokio::sync::watch::channel(None);
-        let running = RunningThread { limits, signal: signal.clone(), claim, task: None };
-        self.running().insert(id.clone(), running);
-        sender
+        self.running.limits(id).map_or_else(|| Ok(self.records.row(id)?.limits), Ok)
     }
 }
 
@@ -376,7 +294,7 @@ impl ThreadJournal for ThreadRuntime {
         mut commit: ThreadCommit,
     ) -> BoxFuture<'_, std::result::Result<CommitOutcome, ThreadStoreError>> {
         for approval in &mut commit.approvals {
-            approval.detail["chain"] = self.ancestry_value(&approval.thread);
+            approval.detail["chain"] = self.records.ancestry_value(&approval.thread);
         }
         if commit.reservation.is_some() || !commit.settlements.is_empty() {
             match self.rolling_budgets(&commit) {
@@ -390,6 +308,14 @@ impl ThreadJournal for ThreadRuntime {
             }
         }
         self.store.commit(commit)
+    }
+}
+
+/// Does what blocks where that does no harm.
+async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(error) => Err(Error::new(Code::Io, format!("it broke off: {error}"))),
     }
 }
 

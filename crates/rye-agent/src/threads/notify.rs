@@ -198,11 +198,11 @@ impl ThreadRuntime {
         let mut body = notification(&notification_id, event, &row, &approvals);
         let project = engine.workspace.roots.project.as_ref();
         body["project"] = json!(project.map(|project| project.display().to_string()));
-        self.redactor().redact_value(&mut body);
+        self.preparer.redactor().redact_value(&mut body);
         let mut sent = Vec::new();
         for target in wanted {
             let error = target.send(&engine, &notification_id, &body).err();
-            let error = error.map(|error| self.redactor().redact(error));
+            let error = error.map(|error| self.preparer.redactor().redact(error));
             let (id, event) = (notification_id.clone(), event.as_str().to_owned());
             sent.push(SentNotification { id, target: target.id.clone(), event, error });
         }

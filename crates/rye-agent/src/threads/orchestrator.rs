@@ -98,12 +98,6 @@ impl WaitRequest {
 }
 
 impl ThreadRuntime {
-    pub(super) fn row(&self, id: &ThreadId) -> Result<ThreadRow> {
-        self.store
-            .verified_thread(id)?
-            .ok_or_else(|| Error::from(crate::store::ThreadStoreError::NoThread(id.clone())))
-    }
-
     /// One call of the orchestrator.
     pub(super) async fn run_operation(
         self: &Arc<Self>,
@@ -130,7 +124,7 @@ impl ThreadRuntime {
                 let ids = self.parse_ids(caller, params)?;
                 let mut results = Map::new();
                 for id in ids {
-                    results.insert(id.to_string(), thread_value(&self.final_row(&id)?));
+                    results.insert(id.to_string(), thread_value(&self.records.final_row(&id)?));
                 }
                 let is_all = results.values().all(|result| result["status"] == json!("completed"));
                 Ok(json!({"success": is_all, "results": results}))
@@ -165,7 +159,7 @@ impl ThreadRuntime {
                 let (rows, own) = match caller {
                     OperationCaller::Thread(spec) => {
                         let own = &spec.instance.thread_id;
-                        (self.store.subtree(&self.root_of(own)?)?, Some(own))
+                        (self.store.subtree(&self.records.root_of(own)?)?, Some(own))
                     }
                     OperationCaller::User { .. } => (self.store.threads(&ThreadFilter::default())?, None),
                 };
@@ -184,11 +178,11 @@ impl ThreadRuntime {
                     .collect();
                 Ok(json!({"success": true, "chain_length": entries.len(), "chain": entries}))
             }
-            "chain_search" => self.chain_search(caller.config(), &requested_row()?, params),
+            "chain_search" => self.records.chain_search(caller.config(), &requested_row()?, params),
             "read_transcript" => {
                 let row = requested_row()?;
                 let lines = params.get("tail_lines").and_then(Value::as_u64);
-                self.read_transcript(caller.config(), &row, lines)
+                self.records.read_transcript(caller.config(), &row, lines)
             }
             "resume_thread" | "handoff_thread" => {
                 let row = self.descendant_row(caller, requested_row()?)?;
@@ -222,9 +216,9 @@ impl ThreadRuntime {
 
     /// A thread of the asker's own tree; any thread, if the user asks.
     fn visible_row(&self, caller: &OperationCaller, id: &ThreadId) -> Result<ThreadRow> {
-        let row = self.row(id)?;
+        let row = self.records.row(id)?;
         let OperationCaller::Thread(spec) = caller else { return Ok(row) };
-        if self.root_of(id)? == self.root_of(&spec.instance.thread_id)? {
+        if self.records.root_of(id)? == self.records.root_of(&spec.instance.thread_id)? {
             return Ok(row);
         }
         Err(Error::new(Code::PermissionDenied, format!("{id} is not of this thread's tree"))
@@ -240,11 +234,6 @@ impl ThreadRuntime {
         }
         Err(Error::new(Code::PermissionDenied, format!("{} is not below this thread", row.id))
             .detail("thread_id", row.id.as_str()))
-    }
-
-    fn root_of(&self, id: &ThreadId) -> Result<ThreadId> {
-        let ancestors = self.store.ancestors(id)?;
-        Ok(ancestors.into_iter().find(|row| row.parent.is_none()).map_or_else(|| id.clone(), |row| row.id))
     }
 
     fn parse_ids(&self, caller: &OperationCaller, params: &Map<String, Value>) -> Result<Vec<ThreadId>> {
@@ -347,7 +336,7 @@ impl ThreadRuntime {
                 if results.contains_key(id) {
                     continue;
                 }
-                let row = match self.final_row(id) {
+                let row = match self.records.final_row(id) {
                     Ok(row) => row,
                     Err(error) if error.code == Code::NoThread => {
                         results.insert(id.clone(), json!({"status": "not_found", "thread_id": id}));
@@ -415,19 +404,6 @@ impl ThreadRuntime {
             }
         }
         Ok(())
-    }
-
-    /// The row of a thread, or of the one it was handed over to, and so on.
-    pub(super) fn final_row(&self, id: &ThreadId) -> Result<ThreadRow> {
-        let mut row = self.row(id)?;
-        // A chain cannot be longer than there are threads; this many is far beyond any.
-        for _ in 0..1000 {
-            match &row.continuation_thread_id {
-                Some(next) if row.status == ThreadStatus::Continued => row = self.row(next)?,
-                _ => break,
-            }
-        }
-        Ok(row)
     }
 
     fn thread_value_within(&self, row: &ThreadRow, ttl: Duration) -> Value {

@@ -88,7 +88,8 @@ impl Threads {
 
 impl ThreadRuntime {
     async fn replay_thread(self: &Arc<Self>, id: &ThreadId) -> Result<ReplayedThread> {
-        let (old, events) = self.load_history(id)?;
+        let thread = id.clone();
+        let (old, events) = self.records.run_blocking(move |records| records.load_history(&thread)).await?;
         let spec = self.current_spec(&old).await?;
         let mut recorded = ThreadState::new(Arc::clone(&old));
         let mut now = ThreadState::new(spec);
@@ -119,15 +120,17 @@ impl ThreadRuntime {
         request.is_summary = old.instance.cannot_suspend;
         request.bounds = Some((old.instance.capabilities.clone(), old.instance.limits));
         if let Some(parent) = &old.instance.parent {
-            let (spec, _) = self.load_record(parent)?;
+            let parent = parent.clone();
+            let (spec, _) = self.records.run_blocking(move |records| records.load_record(&parent)).await?;
             request.parent = Some(ParentThread { limits: spec.instance.limits, spec });
         }
-        if let Some(source) = &old.instance.forked_from
-            && let Ok((spec, _)) = self.load_record(&source.thread_id)
-        {
-            request.fork = Some(ForkOrigin { source: source.clone(), spec, limits: old.instance.limits });
+        if let Some(source) = old.instance.forked_from.clone() {
+            let id = source.thread_id.clone();
+            if let Ok((spec, _)) = self.records.run_blocking(move |records| records.load_record(&id)).await {
+                request.fork = Some(ForkOrigin { source, spec, limits: old.instance.limits });
+            }
         }
-        let new = self.prepare(request).await?.spec;
+        let new = self.preparer.prepare(request).await?.spec;
         let instance = ThreadInstance {
             prompt: new.instance.prompt.clone(),
             inputs: new.instance.inputs.clone(),

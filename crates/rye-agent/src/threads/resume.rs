@@ -6,23 +6,15 @@
 use std::sync::Arc;
 
 use rye_engine::{Code, Error, Result};
-use rye_item::{ItemId, ItemRef, ItemType};
-use rye_model::ModelProvider;
 use serde_json::{Map, Value};
 
 use super::{StartedThread, ThreadRuntime, Threads};
-use crate::driver::{self, CancelSignal, ResumePoint};
-use crate::journal::{JournalError, JournalHeader};
+use crate::driver::CancelSignal;
 use crate::limits::ThreadLimits;
 use crate::machine::{ApprovalAnswer, ApprovalKind, ThreadEvent, ThreadState};
-use crate::models;
 use crate::money::Nanos;
-use crate::provider_chain::{ProviderChain, UnavailableProvider};
-use crate::spec::{ActiveModel, ThreadSpec};
 use crate::status::ThreadStatus;
-use crate::store::{
-    ApprovalDecision, Attribution, Claim, ClaimOutcome, ClaimPolicy, JournalRecord, Owner, Settlement,
-};
+use crate::store::{ApprovalDecision, Claim, ClaimOutcome, ClaimPolicy, Owner};
 use crate::thread_id::ThreadId;
 
 /// What happened to a thread, each with its time.
@@ -105,7 +97,7 @@ impl ThreadRuntime {
     ) -> Result<StartedThread> {
         match self.take_over(id, claim, options, signal).await {
             Ok(started) => {
-                self.awaiting_approval().remove(id);
+                self.running.awaiting_approval().remove(id);
                 Ok(started)
             }
             Err(error) => {
@@ -124,7 +116,8 @@ impl ThreadRuntime {
         signal: CancelSignal,
     ) -> Result<StartedThread> {
         self.store.ensure_current()?;
-        let resume_point = self.resume_point(id)?;
+        let thread = id.clone();
+        let resume_point = self.records.run_blocking(move |records| records.resume_point(&thread)).await?;
         let state = &resume_point.state;
         let spend =
             resume_point.unsettled.iter().fold(Nanos(0), |sum, settlement| sum.plus(settlement.spend));
@@ -140,9 +133,9 @@ impl ThreadRuntime {
                     answers,
                 }
             }
-            _ => ThreadEvent::Interrupted { spend, repeatable: self.repeatable_calls(state)? },
+            _ => ThreadEvent::Interrupted { spend, repeatable: self.preparer.repeatable_calls(state)? },
         };
-        let providers = self.reopen_providers(&state.spec)?;
+        let providers = self.preparer.reopen_providers(&state.spec)?;
         Ok(self.spawn_driver(resume_point, claim, providers, signal, first, Vec::new()))
     }
 
@@ -185,122 +178,6 @@ impl ThreadRuntime {
             answers.push(ApprovalAnswer { request_id: request, approved, message, by, always });
         }
         Ok((answers, limits))
-    }
-
-    /// What a thread is, and everything that happened to it.
-    pub(super) fn load_history(&self, id: &ThreadId) -> Result<(Arc<ThreadSpec>, EventHistory)> {
-        let (spec, records) = self.load_record(id)?;
-        let read = |record: &JournalRecord| Ok((record.at_ms, serde_json::from_slice(&record.body)?));
-        let events: std::result::Result<_, serde_json::Error> = records.iter().map(read).collect();
-        Ok((
-            spec,
-            events.map_err(|error| damaged_error(id, &format!("its journal cannot be read: {error}")))?,
-        ))
-    }
-
-    /// What a thread is, and what happened to it.
-    pub(super) fn load_record(&self, id: &ThreadId) -> Result<(Arc<ThreadSpec>, Vec<JournalRecord>)> {
-        let mut records = self.store.journal(id)?;
-        if records.is_empty() {
-            return Err(damaged_error(id, "its journal is empty"));
-        }
-        let first = records.remove(0);
-        let header = JournalHeader::parse(&first.body).map_err(|error| unreadable(id, &error))?;
-        Ok((
-            Arc::new(ThreadSpec { instance: header.own, template: self.load_template(&header.template)? }),
-            records,
-        ))
-    }
-
-    /// The thread as its journal tells it. Whoever runs it is not disturbed.
-    pub(super) fn load_state(&self, id: &ThreadId) -> Result<ThreadState> {
-        let (spec, records) = self.load_record(id)?;
-        driver::replay(spec, &records)
-            .map_err(|error| damaged_error(id, &format!("its journal cannot be read: {error}")))
-    }
-
-    /// The same for a thread that is claimed here, its transcript brought up to where the journal ends.
-    pub(super) fn resume_point(&self, id: &ThreadId) -> Result<ResumePoint> {
-        let (spec, records) = self.load_record(id)?;
-        let (state, transcript) = driver::replay_with_transcript(spec, &records, &self.setup.folder)
-            .map_err(|error| damaged_error(id, &format!("its journal cannot be read: {error}")))?;
-        let unsettled = driver::interrupted_settlements(&state, &self.store.open_reservations(id)?);
-        Ok(ResumePoint { state, transcript, unsettled })
-    }
-
-    /// Calls in flight of a thread whose journal cannot be read, as charges of what was set aside for them.
-    pub(super) fn unknown_settlements(
-        &self,
-        id: &ThreadId,
-        directive: &str,
-        model: &str,
-    ) -> Result<Vec<Settlement>> {
-        let open = self.store.open_reservations(id)?;
-        let settled = open.iter().map(|reservation| Settlement {
-            call: reservation.call,
-            spend: reservation.spend,
-            input_tokens: reservation.tokens,
-            output_tokens: 0,
-            is_unknown: true,
-            attribution: Attribution {
-                item: directive.to_owned(),
-                model: model.to_owned(),
-                tool: None,
-                hook: None,
-            },
-        });
-        Ok(settled.collect())
-    }
-
-    /// The providers and models the thread was started with; prices and windows stay as they were. Where there are
-    /// fallbacks, one that cannot be used now fails when it is asked.
-    pub(super) fn reopen_providers(&self, spec: &ThreadSpec) -> Result<ProviderChain> {
-        let engine = (self.setup.engine)()?;
-        let providers = models::Providers::discover(&engine.workspace);
-        let reopen = |model: ActiveModel<'_>| {
-            let query = models::ModelQuery {
-                model: Some(model.model),
-                provider: Some(model.provider),
-                ..models::ModelQuery::default()
-            };
-            let choice = providers.choose(&query, &spec.template.config.agent, &self.setup.environment)?;
-            self.provider(&choice, spec)
-        };
-        let template = &spec.template;
-        if template.fallbacks.is_empty() {
-            return Ok(ProviderChain::new(reopen(template.model_at(0))?, Vec::new()));
-        }
-        let reopen_or_fail = |index: usize| {
-            let unavailable = |error| Arc::new(UnavailableProvider(error)) as Arc<dyn ModelProvider>;
-            reopen(template.model_at(index)).unwrap_or_else(unavailable)
-        };
-        let fallbacks = (1..=template.fallbacks.len()).map(reopen_or_fail).collect();
-        Ok(ProviderChain::new(reopen_or_fail(0), fallbacks))
-    }
-
-    /// Tool calls in flight whose tools say that doing them twice does no harm.
-    fn repeatable_calls(&self, state: &ThreadState) -> Result<Vec<usize>> {
-        let engine = (self.setup.engine)()?;
-        let running = state.running_tools().into_iter();
-        let is_idempotent = |item: &str| {
-            let id = item.strip_prefix("execute tool:").and_then(|id| ItemId::new(id).ok());
-            id.is_some_and(|id| engine.is_idempotent(&ItemRef::new(ItemType::Tool, id)))
-        };
-        Ok(running.filter(|(_, item)| is_idempotent(item)).map(|(index, _)| index).collect())
-    }
-}
-
-fn damaged_error(id: &ThreadId, message: &str) -> Error {
-    Error::new(Code::StoreDamaged, format!("{id}: {message}"))
-}
-
-/// A journal in a format of another release, or without a header.
-fn unreadable(id: &ThreadId, error: &JournalError) -> Error {
-    match error {
-        JournalError::UnknownFormat { .. } => Error::new(Code::StoreNewer, format!("{id}: {error}"))
-            .detail("thread_id", id.as_str())
-            .hint("resume it with the rye that wrote it, or a newer one"),
-        JournalError::Invalid(_) => damaged_error(id, &error.to_string()),
     }
 }
 

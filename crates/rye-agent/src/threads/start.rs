@@ -1,12 +1,9 @@
 //! Starting a thread: prepared, registered, driven.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use lillux::Digest;
-use lillux::http::{AddressPolicy, HttpClient, ProxyConfig};
 use rye_engine::{Code, Error, Result};
-use rye_model::{ModelProvider, Script};
 
 use super::fork::FORK_TITLE;
 use super::{FinishedThread, StartedThread, ThreadRuntime, Threads, failed_thread};
@@ -16,49 +13,13 @@ use crate::driver::{
 };
 use crate::journal::JournalHeader;
 use crate::machine::{ThreadEvent, ThreadState};
-use crate::models::ModelChoice;
 use crate::prepare::{PreparedThread, ThreadRequest};
 use crate::provider_chain::ProviderChain;
-use crate::redact::RedactionTally;
-use crate::spec::{ThreadInstance, ThreadSpec, ThreadTemplate};
+use crate::spec::{ThreadInstance, ThreadSpec};
+use crate::status::ThreadStatus;
 use crate::store::{
     Claim, CreateOutcome, JournalRecord, NewThread, Owner, SpawnCaps, ThreadStoreError, WaitKind,
 };
-
-/// The shared parts of specs that this process has written or read, by digest. They are few: one for each way in which a
-/// directive was started.
-#[derive(Default)]
-pub(super) struct TemplateCache(Mutex<HashMap<String, Arc<ThreadTemplate>>>);
-
-impl TemplateCache {
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<ThreadTemplate>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The digest of this very one, if it was written.
-    fn digest_of(&self, template: &Arc<ThreadTemplate>) -> Option<Digest> {
-        let all = self.lock();
-        let found = all.iter().find(|(_, known)| Arc::ptr_eq(known, template));
-        found.and_then(|(digest, _)| digest.parse().ok())
-    }
-
-    /// Forgets one; whether it was known.
-    fn remove(&self, digest: &Digest) -> bool {
-        self.lock().remove(&digest.to_string()).is_some()
-    }
-
-    fn insert(&self, digest: Digest, template: &Arc<ThreadTemplate>) {
-        let mut all = self.lock();
-        // What no thread uses any more is read again if one does.
-        if all.len() > MAX_TEMPLATES {
-            all.retain(|_, cached| Arc::strong_count(cached) > 1);
-        }
-        all.insert(digest.to_string(), Arc::clone(template));
-    }
-}
-
-/// How many are kept before those nobody uses go.
-const MAX_TEMPLATES: usize = 256;
 
 impl Threads {
     /// Starts a thread and lets it run.
@@ -87,34 +48,17 @@ impl Threads {
     /// # Errors
     /// When it may not start.
     pub async fn prepare(&self, request: ThreadRequest) -> Result<PreparedThread> {
-        self.runtime.prepare(request).await
+        self.runtime.preparer.prepare(request).await
     }
 }
 
 impl ThreadRuntime {
-    pub(super) async fn prepare(self: &Arc<Self>, mut request: ThreadRequest) -> Result<PreparedThread> {
-        let inner = Arc::clone(self);
-        // What is asked of a model is written down, as is all that it says.
-        let redactor = inner.redactor();
-        redactor.redact_map_with(&mut request.inputs, &mut RedactionTally::default());
-        request.message = request.message.map(|message| redactor.redact(message));
-        let work = move || {
-            let engine = (inner.setup.engine)()?;
-            inner.prepared_cache.prepare(&engine, &inner.setup.environment, &request)
-        };
-        let _turn = tokio::time::timeout(crate::driver::SLOT_TIMEOUT, self.blocking_slots.acquire()).await;
-        match tokio::task::spawn_blocking(work).await {
-            Ok(result) => result,
-            Err(error) => Err(Error::new(Code::Io, format!("preparing the thread broke off: {error}"))),
-        }
-    }
-
     pub(super) async fn start(
         self: &Arc<Self>,
         prepared: PreparedThread,
         signal: CancelSignal,
     ) -> Result<StartedThread> {
-        let providers = self.providers(&prepared.model_choice, &prepared.spec)?;
+        let providers = self.preparer.providers(&prepared.model_choice, &prepared.spec)?;
         self.start_with(prepared, providers, signal).await
     }
 
@@ -137,7 +81,7 @@ impl ThreadRuntime {
     /// The thread exists from here on; caps on children are counted in the same transaction.
     /// A thread without an owner goes on by itself: somebody takes it up.
     pub(super) async fn register(&self, spec: &Arc<ThreadSpec>, owner: Option<Owner>) -> Result<Claim> {
-        let digest = self.store_template(&spec.template).await?;
+        let digest = self.records.store_template(&spec.template).await?;
         let header = JournalHeader::new(spec.instance.clone(), digest.to_string());
         let body = header.to_bytes().map_err(|error| Error::new(Code::Io, error.to_string()))?;
         let at_ms = self.setup.clock.now_ms();
@@ -171,7 +115,7 @@ impl ThreadRuntime {
         };
         let created = match self.store.create(new).await {
             // It was forgotten with the last thread that used it: it is kept anew.
-            Err(ThreadStoreError::NoBlob(_)) if self.templates.remove(&digest) => {
+            Err(ThreadStoreError::NoBlob(_)) if self.records.forget_template(&digest) => {
                 return Box::pin(self.register(spec, owner)).await;
             }
             created => created?,
@@ -186,73 +130,6 @@ impl ThreadRuntime {
                     .hint("wait for others to end, or allow more: limits of the directive, concurrency in resilience.yaml"))
             }
         }
-    }
-
-    /// The shared part of a spec, in the store once.
-    async fn store_template(&self, template: &Arc<ThreadTemplate>) -> Result<Digest> {
-        let cached = self.templates.digest_of(template);
-        if let Some(digest) = cached {
-            return Ok(digest);
-        }
-        let bytes =
-            serde_json::to_vec(&**template).map_err(|error| Error::new(Code::Io, error.to_string()))?;
-        let digest = self.store.put_blob(bytes, self.setup.clock.now_ms()).await?;
-        self.templates.insert(digest, template);
-        Ok(digest)
-    }
-
-    /// The shared part of a spec that was stored.
-    pub(super) fn load_template(&self, digest: &str) -> Result<Arc<ThreadTemplate>> {
-        if let Some(template) = self.templates.lock().get(digest) {
-            return Ok(Arc::clone(template));
-        }
-        let damaged = |message: String| Error::new(Code::StoreDamaged, message);
-        let parsed: Digest =
-            digest.parse().map_err(|_| damaged(format!("`{digest}` names no part of the store")))?;
-        let bytes = self.store.blob(&parsed)?;
-        let template: ThreadTemplate = serde_json::from_slice(&bytes)
-            .map_err(|error| damaged(format!("a thread's frozen configuration cannot be read: {error}")))?;
-        let template = Arc::new(template);
-        self.templates.insert(parsed, &template);
-        Ok(template)
-    }
-
-    /// Who answers this thread, in order.
-    pub(super) fn providers(&self, model_choice: &ModelChoice, spec: &ThreadSpec) -> Result<ProviderChain> {
-        let fallbacks = model_choice.fallbacks.iter().map(|fallback| self.provider(fallback, spec));
-        Ok(ProviderChain::new(self.provider(model_choice, spec)?, fallbacks.collect::<Result<_>>()?))
-    }
-
-    /// Who answers for one model.
-    pub(super) fn provider(
-        &self,
-        model_choice: &ModelChoice,
-        spec: &ThreadSpec,
-    ) -> Result<Arc<dyn ModelProvider>> {
-        let proxies =
-            ProxyConfig::from_variables(|name| self.setup.environment.get(name).map(String::as_str));
-        let mut client = HttpClient::new(AddressPolicy::default()).with_proxies(proxies);
-        if let Some(path) = self.setup.environment.get("SSL_CERT_FILE") {
-            client = client.with_certificate_file(path.into());
-        }
-        let script = Script {
-            actions: spec.instance.actions.clone(),
-            outputs: spec.template.outputs.clone(),
-            inputs: spec.instance.inputs.clone(),
-        };
-        let environment = &self.setup.environment;
-        self.endpoints
-            .provider(
-                &model_choice.provider_id,
-                &model_choice.file,
-                &model_choice.model,
-                environment,
-                &client,
-                script,
-            )
-            .map_err(|error| {
-                Error::new(Code::ProviderInvalid, format!("{}: {error}", model_choice.provider_id))
-            })
     }
 
     /// Waits until a thread has its place among its parent's children, if it was queued; gives the event it begins with.
@@ -279,6 +156,21 @@ impl ThreadRuntime {
         wait_for_place(store, &*self.setup.clock, &request, signal, first).await
     }
 
+    /// A thread stopped running here, its claim given back with its last record: its children hear of it.
+    async fn on_stopped(self: &Arc<Self>, spec: &Arc<ThreadSpec>, finished: &FinishedThread) {
+        let id = &spec.instance.thread_id;
+        let status = finished.outcome.status;
+        if status.is_terminal() {
+            self.apply_child_policy(id, status, spec.template.config.resilience.child_policy).await;
+            if status == ThreadStatus::Cancelled {
+                self.clear_cancel_request(id).await;
+            }
+        } else if finished.outcome.has_questions() {
+            self.running.awaiting_approval().insert(id.clone());
+        }
+        self.running.remove(id);
+    }
+
     /// Drives a thread in the background until it ends or stops.
     pub(super) fn spawn_driver(
         self: &Arc<Self>,
@@ -294,8 +186,8 @@ impl ThreadRuntime {
             ThreadEvent::Resumed { limits, .. } => *limits,
             _ => resume_point.state.limits,
         };
-        let sender = self.add_running(&spec.instance.thread_id, limits, &signal, claim);
-        let finished = sender.subscribe();
+        self.running.add(&spec.instance.thread_id, limits, &signal, claim);
+        let (sender, finished) = tokio::sync::watch::channel(None);
         let thread = ThreadDriver::new(
             self.driver_deps(&spec.instance.thread_id),
             resume_point,
@@ -330,9 +222,7 @@ impl ThreadRuntime {
             inner.notify_stopped(&driven.instance.thread_id).await;
             sender.send_replace(Some(Arc::new(finished)));
         });
-        if let Some(running) = self.running().get_mut(&spec.instance.thread_id) {
-            running.task = Some(task.abort_handle());
-        }
+        self.running.set_task(&spec.instance.thread_id, task.abort_handle());
         StartedThread {
             thread_id: spec.instance.thread_id.clone(),
             directive: spec.template.directive.clone(),

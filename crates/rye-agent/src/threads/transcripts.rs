@@ -3,7 +3,7 @@
 use rye_engine::{Code, Error, Result};
 use serde_json::{Map, Value, json};
 
-use super::ThreadRuntime;
+use super::records::ThreadRecords;
 use crate::config::{ThreadConfig, TranscriptIntegrity};
 use crate::store::ThreadRow;
 use crate::thread_id::ThreadId;
@@ -15,13 +15,13 @@ const SEARCHED_EVENTS: [&str; 4] = ["cognition_in", "cognition_out", "tool_call_
 /// Events of one transcript that are read at most.
 const MAX_EVENTS: usize = 100_000;
 
-impl ThreadRuntime {
+impl ThreadRecords {
     /// What is wrong with a transcript, where that may be read all the same.
     fn check_transcript(&self, config: &ThreadConfig, row: &ThreadRow) -> Result<Option<String>> {
         // What cannot be written again is reported as it stands.
-        let now = self.setup.clock.now_ms();
-        let _ = super::rebuild_files(&self.store, &self.setup.folder, &row.id, &self.signer, now);
-        let path = transcript::path(&self.setup.folder, &row.id);
+        let now = self.clock.now_ms();
+        let _ = super::rebuild_files(&self.store, &self.folder, &row.id, &self.signer, now);
+        let path = transcript::path(&self.folder, &row.id);
         let own = self.signer.public();
         let keys =
             |fingerprint: &lillux::Fingerprint| (own.fingerprint() == *fingerprint).then(|| own.clone());
@@ -115,7 +115,7 @@ impl ThreadRuntime {
 
     /// All events of a thread's transcript.
     fn events(&self, id: &ThreadId) -> Result<Vec<transcript::TranscriptEvent>> {
-        let path = transcript::path(&self.setup.folder, id);
+        let path = transcript::path(&self.folder, id);
         Ok(transcript::read(&path, transcript::TranscriptPosition::default(), MAX_EVENTS)?.events)
     }
 

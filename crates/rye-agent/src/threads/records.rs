@@ -1,0 +1,278 @@
+//! What is recorded of threads: their rows, journals, templates and transcripts, as the store and the files have them.
+//!
+//! Everything here reads, except that the shared part of a spec is stored once. It blocks.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use lillux::Digest;
+use rye_engine::{Code, Error, Result};
+use serde_json::{Value, json};
+
+use super::FinishedThread;
+use super::resume::EventHistory;
+use crate::config::{ChildAction, ChildPolicy};
+use crate::driver::{self, MillisClock, ResumePoint};
+use crate::journal::{JournalError, JournalHeader};
+use crate::machine::{ThreadOutcome, ThreadState};
+use crate::prepare::ParentThread;
+use crate::spec::{ThreadSpec, ThreadTemplate};
+use crate::status::ThreadStatus;
+use crate::store::{Attribution, JournalRecord, Settlement, StoreHandle, ThreadRow, ThreadStoreError};
+use crate::thread_id::ThreadId;
+use crate::transcript::TranscriptSigner;
+
+/// The records of a space's threads.
+pub(super) struct ThreadRecords {
+    pub(super) store: StoreHandle,
+    /// `.ai/threads` of the space.
+    pub(super) folder: PathBuf,
+    pub(super) clock: Arc<dyn MillisClock>,
+    pub(super) signer: Arc<TranscriptSigner>,
+    templates: TemplateCache,
+}
+
+impl ThreadRecords {
+    pub(super) fn new(
+        store: StoreHandle,
+        folder: PathBuf,
+        clock: Arc<dyn MillisClock>,
+        signer: Arc<TranscriptSigner>,
+    ) -> Self {
+        Self { store, folder, clock, signer, templates: TemplateCache::default() }
+    }
+
+    /// Does something with the records where blocking does no harm.
+    pub(super) async fn run_blocking<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl FnOnce(&Self) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let records = Arc::clone(self);
+        super::run_blocking(move || work(&records)).await
+    }
+
+    /// Forgets a template whose blob is gone from the store; whether it was known.
+    pub(super) fn forget_template(&self, digest: &Digest) -> bool {
+        self.templates.remove(digest)
+    }
+
+    pub(super) fn row(&self, id: &ThreadId) -> Result<ThreadRow> {
+        self.store.verified_thread(id)?.ok_or_else(|| Error::from(ThreadStoreError::NoThread(id.clone())))
+    }
+
+    /// The row of a thread, or of the one it was handed over to, and so on.
+    pub(super) fn final_row(&self, id: &ThreadId) -> Result<ThreadRow> {
+        let mut row = self.row(id)?;
+        // A chain cannot be longer than there are threads; this many is far beyond any.
+        for _ in 0..1000 {
+            match &row.continuation_thread_id {
+                Some(next) if row.status == ThreadStatus::Continued => row = self.row(next)?,
+                _ => break,
+            }
+        }
+        Ok(row)
+    }
+
+    pub(super) fn root_of(&self, id: &ThreadId) -> Result<ThreadId> {
+        let ancestors = self.store.ancestors(id)?;
+        Ok(ancestors.into_iter().find(|row| row.parent.is_none()).map_or_else(|| id.clone(), |row| row.id))
+    }
+
+    /// What a thread is, and everything that happened to it.
+    pub(super) fn load_history(&self, id: &ThreadId) -> Result<(Arc<ThreadSpec>, EventHistory)> {
+        let (spec, records) = self.load_record(id)?;
+        let read = |record: &JournalRecord| Ok((record.at_ms, serde_json::from_slice(&record.body)?));
+        let events: std::result::Result<_, serde_json::Error> = records.iter().map(read).collect();
+        Ok((
+            spec,
+            events.map_err(|error| damaged_error(id, &format!("its journal cannot be read: {error}")))?,
+        ))
+    }
+
+    /// What a thread is, and what happened to it.
+    pub(super) fn load_record(&self, id: &ThreadId) -> Result<(Arc<ThreadSpec>, Vec<JournalRecord>)> {
+        let mut records = self.store.journal(id)?;
+        if records.is_empty() {
+            return Err(damaged_error(id, "its journal is empty"));
+        }
+        let first = records.remove(0);
+        let header = JournalHeader::parse(&first.body).map_err(|error| unreadable(id, &error))?;
+        Ok((
+            Arc::new(ThreadSpec { instance: header.own, template: self.load_template(&header.template)? }),
+            records,
+        ))
+    }
+
+    /// The thread as its journal tells it. Whoever runs it is not disturbed.
+    pub(super) fn load_state(&self, id: &ThreadId) -> Result<ThreadState> {
+        let (spec, records) = self.load_record(id)?;
+        driver::replay(spec, &records)
+            .map_err(|error| damaged_error(id, &format!("its journal cannot be read: {error}")))
+    }
+
+    /// The same for a thread that is claimed here, its transcript brought up to where the journal ends.
+    pub(super) fn resume_point(&self, id: &ThreadId) -> Result<ResumePoint> {
+        let (spec, records) = self.load_record(id)?;
+        let (state, transcript) = driver::replay_with_transcript(spec, &records, &self.folder)
+            .map_err(|error| damaged_error(id, &format!("its journal cannot be read: {error}")))?;
+        let unsettled = driver::interrupted_settlements(&state, &self.store.open_reservations(id)?);
+        Ok(ResumePoint { state, transcript, unsettled })
+    }
+
+    /// Calls in flight of a thread whose journal cannot be read, as charges of what was set aside for them.
+    pub(super) fn unknown_settlements(
+        &self,
+        id: &ThreadId,
+        directive: &str,
+        model: &str,
+    ) -> Result<Vec<Settlement>> {
+        let open = self.store.open_reservations(id)?;
+        let settled = open.iter().map(|reservation| Settlement {
+            call: reservation.call,
+            spend: reservation.spend,
+            input_tokens: reservation.tokens,
+            output_tokens: 0,
+            is_unknown: true,
+            attribution: Attribution {
+                item: directive.to_owned(),
+                model: model.to_owned(),
+                tool: None,
+                hook: None,
+            },
+        });
+        Ok(settled.collect())
+    }
+
+    /// How a thread, or the one it was handed over to, stands by now.
+    pub(super) fn current_outcome(&self, id: &ThreadId) -> Result<FinishedThread> {
+        let row = self.final_row(id)?;
+        let outcome = row.result.as_ref().and_then(|result| serde_json::from_value(result.clone()).ok());
+        let outcome = outcome.filter(|outcome: &ThreadOutcome| outcome.status == row.status);
+        let outcome = outcome.unwrap_or_else(|| ThreadOutcome {
+            status: row.status,
+            reason: row.reason,
+            ..ThreadOutcome::failed(row.error.clone().unwrap_or_default())
+        });
+        Ok(FinishedThread {
+            thread_id: row.id,
+            directive: row.directive,
+            outcome,
+            cost: row.cost,
+            provider: row.provider,
+        })
+    }
+
+    /// What becomes of a thread's children, as its record says.
+    pub(super) fn child_policy(&self, id: &ThreadId) -> ChildPolicy {
+        let known = self.load_record(id).map(|(spec, _)| spec.template.config.resilience.child_policy);
+        // Without a record that can be trusted nothing is left running.
+        known.unwrap_or(ChildPolicy {
+            on_parent_cancel: ChildAction::CascadeCancel,
+            on_parent_complete: ChildAction::CascadeCancel,
+            on_parent_error: ChildAction::CascadeCancel,
+        })
+    }
+
+    /// The state of a thread that is not at work.
+    pub(super) fn ended_state(&self, row: &ThreadRow) -> Result<ThreadState> {
+        if matches!(row.status, ThreadStatus::Created | ThreadStatus::Running) {
+            return Err(Error::new(Code::ThreadHeld, format!("{} is at work", row.id))
+                .detail("thread_id", row.id.as_str())
+                .hint(format!("wait for it: rye thread wait {}", row.id)));
+        }
+        self.load_state(&row.id)
+    }
+
+    pub(super) fn parent_of(&self, spec: &ThreadSpec) -> Result<Option<ParentThread>> {
+        let Some(parent) = &spec.instance.parent else { return Ok(None) };
+        let state = self.load_state(parent)?;
+        Ok(Some(ParentThread { limits: state.limits, spec: state.spec }))
+    }
+
+    /// The shared part of a spec, in the store once.
+    pub(super) async fn store_template(&self, template: &Arc<ThreadTemplate>) -> Result<Digest> {
+        let cached = self.templates.digest_of(template);
+        if let Some(digest) = cached {
+            return Ok(digest);
+        }
+        let bytes =
+            serde_json::to_vec(&**template).map_err(|error| Error::new(Code::Io, error.to_string()))?;
+        let digest = self.store.put_blob(bytes, self.clock.now_ms()).await?;
+        self.templates.insert(digest, template);
+        Ok(digest)
+    }
+
+    /// The shared part of a spec that was stored.
+    pub(super) fn load_template(&self, digest: &str) -> Result<Arc<ThreadTemplate>> {
+        if let Some(template) = self.templates.lock().get(digest) {
+            return Ok(Arc::clone(template));
+        }
+        let damaged = |message: String| Error::new(Code::StoreDamaged, message);
+        let parsed: Digest =
+            digest.parse().map_err(|_| damaged(format!("`{digest}` names no part of the store")))?;
+        let bytes = self.store.blob(&parsed)?;
+        let template: ThreadTemplate = serde_json::from_slice(&bytes)
+            .map_err(|error| damaged(format!("a thread's frozen configuration cannot be read: {error}")))?;
+        let template = Arc::new(template);
+        self.templates.insert(parsed, &template);
+        Ok(template)
+    }
+
+    /// A thread and those above it to the top: who asks, for a person.
+    pub(super) fn ancestry_value(&self, id: &ThreadId) -> Value {
+        let own = self.store.thread(id).ok().flatten();
+        let above = self.store.ancestors(id).unwrap_or_default();
+        let ancestry = own.into_iter().chain(above);
+        ancestry.map(|row| json!({"thread_id": row.id, "directive": row.directive})).collect()
+    }
+}
+
+fn damaged_error(id: &ThreadId, message: &str) -> Error {
+    Error::new(Code::StoreDamaged, format!("{id}: {message}"))
+}
+
+/// A journal in a format of another release, or without a header.
+fn unreadable(id: &ThreadId, error: &JournalError) -> Error {
+    match error {
+        JournalError::UnknownFormat { .. } => Error::new(Code::StoreNewer, format!("{id}: {error}"))
+            .detail("thread_id", id.as_str())
+            .hint("resume it with the rye that wrote it, or a newer one"),
+        JournalError::Invalid(_) => damaged_error(id, &error.to_string()),
+    }
+}
+
+/// The shared parts of specs that this process has written or read, by digest. They are few: one for each way in which a
+/// directive was started.
+#[derive(Default)]
+struct TemplateCache(Mutex<HashMap<String, Arc<ThreadTemplate>>>);
+
+impl TemplateCache {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<ThreadTemplate>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The digest of this very one, if it was written.
+    fn digest_of(&self, template: &Arc<ThreadTemplate>) -> Option<Digest> {
+        let all = self.lock();
+        let found = all.iter().find(|(_, known)| Arc::ptr_eq(known, template));
+        found.and_then(|(digest, _)| digest.parse().ok())
+    }
+
+    /// Forgets one; whether it was known.
+    fn remove(&self, digest: &Digest) -> bool {
+        self.lock().remove(&digest.to_string()).is_some()
+    }
+
+    fn insert(&self, digest: Digest, template: &Arc<ThreadTemplate>) {
+        let mut all = self.lock();
+        // What no thread uses any more is read again if one does.
+        if all.len() > MAX_TEMPLATES {
+            all.retain(|_, cached| Arc::strong_count(cached) > 1);
+        }
+        all.insert(digest.to_string(), Arc::clone(template));
+    }
+}
+
+/// How many are kept before those nobody uses go.
+const MAX_TEMPLATES: usize = 256;
