@@ -25,6 +25,7 @@ mod test_support;
 pub mod threads;
 pub mod tool_context;
 pub mod transcript;
+pub mod views;
 
 pub use rye_thread::{
     action, capability, classify, core_event, cost, envelope, hooks, journal, limits, machine, money, risk,

@@ -21,6 +21,7 @@ use crate::status::{SuspendReason, ThreadStatus};
 use crate::store::{ChangeReceiver, ChangesLost, ThreadFilter, ThreadRow, is_owner_gone};
 use crate::thread_id::ThreadId;
 use crate::transcript;
+use crate::views::approve_command;
 
 /// How often it is looked whether another process has changed something.
 const POLL_INTERVAL: Duration = Duration::from_millis(25);
@@ -471,11 +472,6 @@ async fn wait_for_change(changes: &mut ChangeReceiver, ids: &[ThreadId]) {
             Err(ChangesLost::Closed) => return std::future::pending().await,
         }
     }
-}
-
-/// The command with which a person answers a thread.
-pub(super) fn approve_command(id: &ThreadId) -> String {
-    format!("rye thread approve {id}")
 }
 
 /// How long to wait when the call does not say.

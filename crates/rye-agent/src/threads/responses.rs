@@ -3,7 +3,6 @@
 use serde_json::{Map, Value, json};
 
 use super::FinishedThread;
-use super::orchestrator::approve_command;
 use crate::models::OFFLINE_PROVIDER;
 use crate::money::Nanos;
 use crate::result_format::{ArtifactStore, StoredArtifact};
@@ -11,6 +10,7 @@ use crate::status::ThreadStatus;
 use crate::store::{LedgerRow, StoreHandle};
 use crate::thread_id::ThreadId;
 use crate::tool_context::BudgetAccess;
+use crate::views::approve_command;
 
 /// The most characters of a result that go into an answer; the transcript has it all.
 const MAX_RESULT_CHARS: usize = 4000;

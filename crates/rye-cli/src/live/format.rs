@@ -3,6 +3,8 @@
 use rye_agent::money::Nanos;
 use serde_json::Value;
 
+pub use rye_agent::views::truncate;
+
 /// The longest value of an argument that is shown.
 const MAX_VALUE_LENGTH: usize = 40;
 
@@ -65,19 +67,6 @@ pub fn format_money(money: Nanos) -> String {
 /// As [`truncate`], for what a person answers: nothing in it is hidden.
 pub fn truncate_question(text: &str, max: usize) -> String {
     truncate(&rye_item::text::reveal_hidden(&rye_item::text::strip_controls(text)), max)
-}
-
-/// One line of at most `max` characters.
-pub fn truncate(text: &str, max: usize) -> String {
-    // A text may be huge: only its beginning is looked at, and enough of it to know that there is more.
-    let begin: String = text.chars().take(max.saturating_mul(4).saturating_add(64)).collect();
-    let line = rye_item::text::one_line(&begin);
-    let is_cut = begin.len() < text.len();
-    match line.char_indices().nth(max) {
-        Some((end, _)) => format!("{}…", line[..end].trim_end()),
-        None if is_cut => format!("{line}…"),
-        None => line,
-    }
 }
 
 /// `path=notes.txt limit=5`: a call's arguments.

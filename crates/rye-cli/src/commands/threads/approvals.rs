@@ -6,6 +6,7 @@ use rye_agent::machine::ApprovalScope;
 use rye_agent::status::ThreadStatus;
 use rye_agent::store::{Approval, ApprovalDecision, ThreadRow};
 use rye_agent::threads::{ApprovalText, ResumeOptions};
+use rye_agent::views::approval_value;
 use rye_engine::{Code, Error};
 use serde_json::{Map, Value, json};
 
@@ -36,7 +37,7 @@ pub fn approvals(context: &CommandContext, id: Option<&str>, is_full: bool) -> C
         None => rye_agent::store::OpenApprovals::default(),
     };
     warn_forged(context, &open.forged);
-    let values: Vec<Value> = open.approvals.iter().map(to_value).collect();
+    let values: Vec<Value> = open.approvals.iter().map(approval_value).collect();
     if context.print_if_json(Some("thread"), None, &json!({"approvals": values, "forged": open.forged}))? {
         return Ok(());
     }
@@ -68,12 +69,6 @@ pub fn approvals(context: &CommandContext, id: Option<&str>, is_full: bool) -> C
     Ok(())
 }
 
-/// What is asked by a thread and all below it, with the lines that show each.
-pub fn pending_approvals(index: &ThreadIndex, row: &ThreadRow) -> Result<Vec<(Value, Vec<String>)>, Error> {
-    let open = index.store.open_approvals(Some(&row.id))?;
-    Ok(open.approvals.iter().map(|question| (to_value(question), question_lines(question))).collect())
-}
-
 /// A question, every argument, who asks, and the command that allows it.
 pub fn question_lines(question: &Approval) -> Vec<String> {
     let text = ApprovalText::new(question, false);
@@ -85,20 +80,6 @@ pub fn question_lines(question: &Approval) -> Vec<String> {
         lines.push(paint(DIM, format_args!("  all of it: {command}")));
     }
     lines
-}
-
-/// A question as JSON.
-fn to_value(question: &Approval) -> Value {
-    json!({
-        "id": question.id,
-        "thread_id": question.thread,
-        "kind": question.kind,
-        "what": question.prompt,
-        "why": question.reason,
-        "asked_at_ms": question.at_ms,
-        "chain": question.detail.get("chain"),
-        "detail": question.detail,
-    })
 }
 
 fn warn_forged(context: &CommandContext, forged: &[String]) {

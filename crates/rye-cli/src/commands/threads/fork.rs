@@ -1,9 +1,6 @@
 //! `thread fork`: a new thread at a turn of an old one.
 
-use rye_agent::spec::ForkSource;
-use rye_agent::store::ThreadRow;
-use rye_agent::threads::{ForkOptions, fork_source};
-use rye_engine::Error;
+use rye_agent::threads::ForkOptions;
 
 use super::thread_index::ThreadIndex;
 use super::{control, runner};
@@ -35,20 +32,4 @@ pub fn fork(context: CommandContext, arguments: &ForkArguments) -> CommandResult
             threads.start(request, signal).await
         },
     )
-}
-
-impl ThreadIndex {
-    /// Where a thread was forked, if it was.
-    pub fn fork_source(&self, row: &ThreadRow) -> Result<Option<ForkSource>, Error> {
-        if row.is_forged {
-            return Ok(None);
-        }
-        fork_source(&self.store, row)
-    }
-
-    /// The same, in words.
-    pub fn fork_label(&self, row: &ThreadRow) -> Result<Option<String>, Error> {
-        let source = self.fork_source(row)?;
-        Ok(source.map(|source| format!("forked from {} at turn {}", source.thread_id, source.turn)))
-    }
 }

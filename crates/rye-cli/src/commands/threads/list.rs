@@ -5,7 +5,7 @@ use rye_agent::store::{ThreadFilter, ThreadRow};
 use rye_engine::{Code, Error};
 use serde_json::{Value, json};
 
-use super::thread_index::{ThreadIndex, WAITING};
+use super::thread_index::{INTERRUPTED, ThreadIndex, WAITING, thread_age};
 use crate::arguments::ListArguments;
 use crate::commands::{CommandContext, CommandResult};
 use crate::live::format::{format_count, format_money, truncate};
@@ -14,8 +14,6 @@ use crate::output::{DIM, ERROR, WARNING, paint};
 
 /// Rows that are shown unless more are asked for.
 const DEFAULT_LIMIT: u64 = 20;
-/// What a thread is called whose process is gone.
-const INTERRUPTED: &str = "interrupted";
 
 /// `rye thread list`
 pub fn list(context: &CommandContext, arguments: &ListArguments) -> CommandResult {
@@ -90,7 +88,7 @@ fn print_list(
             format_count(row.cost.turns),
             format_count(row.cost.tokens()),
             format_money(row.cost.spend),
-            ThreadIndex::format_age(row),
+            thread_age(row),
         ]);
     }
     output.print(table.trim_fmt())?;
@@ -115,7 +113,7 @@ fn print_list(
         let questions = crate::live::format::pluralize(asked as u64, "question");
         output.note(format_args!("{} {questions} pending: rye thread approvals", paint(WARNING, "?")));
     }
-    let waiting = rows.iter().find(|row| row.status == ThreadStatus::Suspended || index.is_interrupted(row));
+    let waiting = rows.iter().find(|row| index.is_idle(row));
     if let Some(command) = waiting.and_then(|row| index.next_command(row)) {
         output.note(format_args!("to continue: {command}"));
     }

@@ -4,7 +4,6 @@ mod approvals;
 mod ask;
 pub mod control;
 mod cost;
-mod estimates;
 mod fork;
 mod list;
 mod notify;

@@ -1,8 +1,9 @@
 //! `thread notify`: send the notifications of a thread's state again, to try them out.
 
 use rye_agent::threads::SentNotification;
+use rye_agent::views::notification_value;
 use rye_engine::{Code, Error};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::runner::open_threads;
 use super::thread_index::ThreadIndex;
@@ -12,11 +13,6 @@ use crate::output::{WARNING, paint};
 
 /// The longest reason that is shown.
 const MAX_REASON_LENGTH: usize = 120;
-
-/// A notification that was sent, as JSON.
-pub fn to_value(sent: &SentNotification) -> Value {
-    json!({"id": sent.id, "target": sent.target, "event": sent.event, "error": sent.error})
-}
 
 /// A notification that was sent, in a line.
 pub fn describe(sent: &SentNotification) -> String {
@@ -45,8 +41,7 @@ pub fn notify(context: CommandContext, word: &str) -> CommandResult {
         return Err(Error::new(Code::Io, message).detail("thread_id", row.id.as_str()).into());
     }
     if output.is_json {
-        let data =
-            json!({"thread_id": row.id, "notifications": sent.iter().map(to_value).collect::<Vec<_>>()});
+        let data = json!({"thread_id": row.id, "notifications": sent.iter().map(notification_value).collect::<Vec<_>>()});
         output.print_json(&rye_engine::success_response(Some("thread"), Some(row.id.as_str()), data))?;
         return Ok(());
     }

@@ -1,20 +1,21 @@
 //! `thread show`: one thread, whole.
 
 use rye_agent::limits::LIMIT_NAMES;
-use rye_agent::machine::ThreadOutcome as Ending;
 use rye_agent::money::Nanos;
 use rye_agent::store::{Charge, ChargeScope, ThreadRow};
-use rye_agent::threads::{FinishedThread, finished_response, sent_notifications};
+use rye_agent::threads::sent_notifications;
 use rye_agent::transcript::{self, TranscriptPosition};
-use serde_json::{Map, Value, json};
+use rye_agent::views::detail_value;
+use serde_json::Value;
 
-use super::approvals::pending_approvals;
+use super::approvals::question_lines;
 use super::notify;
-use super::thread_index::ThreadIndex;
+use super::thread_index::{ThreadIndex, thread_age};
 use crate::commands::{CommandContext, CommandResult};
 use crate::live::format::{format_count, format_duration, format_money, pluralize, truncate};
 use crate::live::view::{ThreadView, ViewOptions, status_label, status_mark};
 use crate::output::{DIM, HEADING, NAME, WARNING, paint};
+use crate::settings;
 
 /// The last lines of the view that are shown.
 const LAST_LINES: usize = 8;
@@ -33,91 +34,12 @@ pub fn show(context: &CommandContext, word: Option<&str>) -> CommandResult {
     let charges = index.store.charges(&row.id, ChargeScope::Subtree)?;
     let children = index.store.children(&row.id)?;
     if context.output.is_json {
-        let mut data = finished_response(&to_finished(&row));
-        data.extend(details(&index, &row, &charges, &children)?);
+        let data = detail_value(&index, &row, &charges, &children)?;
         context.print_if_json(Some("thread"), Some(row.id.as_str()), &data)?;
         return Ok(());
     }
     context.output.print(render(&index, &row, &charges, &children)?)?;
     Ok(())
-}
-
-/// What a thread came to, as its row has it.
-pub fn to_finished(row: &ThreadRow) -> FinishedThread {
-    let outcome =
-        row.result.as_ref().and_then(|result| serde_json::from_value::<Ending>(result.clone()).ok());
-    let plain = Ending { status: row.status, ..Ending::failed("") };
-    let mut outcome = outcome.unwrap_or(plain);
-    // Where it stands now counts: it may have gone on since.
-    outcome.status = row.status;
-    outcome.reason = row.reason;
-    outcome.error = row.error.clone();
-    FinishedThread {
-        thread_id: row.id.clone(),
-        directive: row.directive.clone(),
-        outcome,
-        cost: row.cost,
-        provider: row.provider.clone(),
-    }
-}
-
-fn details(
-    index: &ThreadIndex,
-    row: &ThreadRow,
-    charges: &[Charge],
-    children: &[ThreadRow],
-) -> Result<Map<String, Value>, rye_engine::Error> {
-    let mut details = Map::new();
-    if let Value::Object(common) = index.to_value(row)? {
-        details.extend(common);
-    }
-    let ledger = index.store.ledger(&row.id)?;
-    let charges: Vec<Value> = charges
-        .iter()
-        .map(|charge| {
-            json!({
-                "thread_id": charge.thread,
-                "item": charge.attribution.item,
-                "model": charge.attribution.model,
-                "tool": charge.attribution.tool,
-                "hook": charge.attribution.hook,
-                "calls": charge.calls,
-                "spend": charge.spend.dollars(),
-                "input_tokens": charge.input_tokens,
-                "output_tokens": charge.output_tokens,
-                "unknown": charge.unknown,
-            })
-        })
-        .collect();
-    details.insert("title".to_owned(), json!(row.title));
-    details.insert("model".to_owned(), json!(row.model));
-    details.insert("provider".to_owned(), json!(row.provider));
-    details.insert("limits".to_owned(), row.limits.to_value());
-    details.insert("subtree_tokens".to_owned(), json!(ledger.subtree_tokens));
-    details.insert("charges".to_owned(), json!(charges));
-    let children: Vec<&str> = children.iter().map(|child| child.id.as_str()).collect();
-    details.insert("children".to_owned(), json!(children));
-    let chain = index.store.chain(row)?;
-    let spent = chain.iter().fold(Nanos(0), |sum, row| sum.plus(row.cost.spend));
-    let ids: Vec<&str> = chain.iter().map(|row| row.id.as_str()).collect();
-    let total = json!({
-        "threads": ids,
-        "turns": chain.iter().map(|row| row.cost.turns).sum::<u64>(),
-        "tokens": chain.iter().map(|row| row.cost.tokens()).sum::<u64>(),
-        "spend": spent.dollars(),
-    });
-    details.insert("chain".to_owned(), total);
-    details.insert("continuation_of".to_owned(), json!(row.continuation_of));
-    details.insert("forked_from".to_owned(), json!(index.fork_source(row)?));
-    details.insert("continuation_thread_id".to_owned(), json!(row.continuation_thread_id));
-    let asked: Vec<Value> =
-        pending_approvals(index, row)?.into_iter().map(|(question, _)| question).collect();
-    details.insert("approvals".to_owned(), json!(asked));
-    details.insert("go_on".to_owned(), json!(index.next_command(row)));
-    let sent = sent_notifications(&index.dir, &row.id);
-    let sent = sent.iter().map(notify::to_value).collect::<Vec<_>>();
-    details.insert("notifications".to_owned(), json!(sent));
-    Ok(details)
 }
 
 fn render(
@@ -145,7 +67,7 @@ fn render(
     let mut model = vec![truncate(&row.provider, 60), truncate(&row.model, 60)];
     model.dedup();
     add_field("model", model.join(" · "));
-    add_field("started", format!("{} · {}", row.created_at, ThreadIndex::format_age(row)));
+    add_field("started", format!("{} · {}", row.created_at, thread_age(row)));
     add_field("parent", row.parent.as_ref().map(ToString::to_string).unwrap_or_default());
     let chain = index.store.chain(row)?;
     if chain.len() > 1 {
@@ -169,11 +91,11 @@ fn render(
     }
     let error = row.error.as_deref().or(row.note.as_deref()).unwrap_or_default();
     add_field("reason", paint(WARNING, truncate(error, 400)).repeat(usize::from(!error.is_empty())));
-    let approvals = pending_approvals(index, row)?;
+    let approvals = index.store.open_approvals(Some(&row.id))?.approvals;
     if !approvals.is_empty() {
         lines.push(String::new());
         lines.push(paint(HEADING, "asks"));
-        lines.extend(approvals.into_iter().flat_map(|(_, lines)| lines).map(|line| format!("  {line}")));
+        lines.extend(approvals.iter().flat_map(question_lines).map(|line| format!("  {line}")));
     }
     lines.push(String::new());
     lines.extend(usage_lines(index, row)?);
@@ -268,7 +190,7 @@ fn more_line(total: usize) -> Option<String> {
 
 /// What was last to be seen of it.
 fn last_lines(index: &ThreadIndex, row: &ThreadRow) -> Vec<String> {
-    index.rebuild_files(&row.id);
+    index.rebuild_files(&row.id, settings::now_ms());
     let path = transcript::path(&index.dir, &row.id);
     let length = std::fs::metadata(&path).map_or(0, |metadata| metadata.len());
     let from =

@@ -63,7 +63,7 @@ pub fn tail(context: &CommandContext, word: &str, with_tree: bool) -> CommandRes
         let mut events = Vec::new();
         for (id, position) in &mut positions {
             if has_stopped && *position == TranscriptPosition::default() {
-                index.rebuild_files(id);
+                index.rebuild_files(id, crate::settings::now_ms());
             }
             let path = transcript::path(&index.dir, id);
             let batch = transcript::read(&path, *position, BATCH_SIZE)?;
@@ -143,7 +143,7 @@ fn print_transcript(
     row: &ThreadRow,
     as_markdown: bool,
 ) -> CommandResult {
-    index.rebuild_files(&row.id);
+    index.rebuild_files(&row.id, crate::settings::now_ms());
     let path = transcript::path(&index.dir, &row.id);
     if as_markdown && !context.output.is_json {
         let events = transcript::read(&path, TranscriptPosition::default(), usize::MAX)?.events;

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use rye_agent::limits::ThreadLimits;
-use rye_agent::store::{ThreadFilter, ThreadRow};
-use rye_agent::transcript::{self, TranscriptPosition};
+use rye_agent::store::{Approval, ThreadRow};
+use rye_agent::views::{TreeRow, tree_rows};
 use serde_json::{Value, json};
 
 use super::thread_index::ThreadIndex;
@@ -18,8 +18,6 @@ use crate::output::{DIM, ERROR, NAME, WARNING, paint};
 const DEFAULT_TREES: u64 = 10;
 /// How often a live tree looks whether anything has changed.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
-/// How much of a transcript's end is read to see what runs.
-const TAIL_BYTES: u64 = 64 << 10;
 
 /// `rye thread tree`
 pub fn tree(context: &CommandContext, id: Option<&str>, is_live: bool) -> CommandResult {
@@ -42,13 +40,9 @@ pub fn tree(context: &CommandContext, id: Option<&str>, is_live: bool) -> Comman
             return Ok(());
         }
     }
-    let rows = load_rows(&index, root.as_ref())?;
+    let rows = tree_rows(&index, &index.load_trees(root.as_ref(), DEFAULT_TREES)?)?;
     if context.output.is_json {
-        let asking_ids = approval_threads(&index)?;
-        let threads = rows
-            .iter()
-            .map(|row| thread_value(&index, row, &asking_ids))
-            .collect::<Result<Vec<Value>, _>>()?;
+        let threads: Vec<Value> = rows.iter().map(TreeRow::to_value).collect();
         context.print_if_json(Some("thread"), None, &json!({ "threads": threads }))?;
         return Ok(());
     }
@@ -56,7 +50,7 @@ pub fn tree(context: &CommandContext, id: Option<&str>, is_live: bool) -> Comman
         context.output.note("no threads here yet: rye run DIRECTIVE starts one");
         return Ok(());
     }
-    context.output.print(render(&index, &rows)?)?;
+    context.output.print(render(&rows))?;
     Ok(())
 }
 
@@ -69,15 +63,15 @@ fn watch(context: &CommandContext, index: &ThreadIndex, root: Option<&ThreadRow>
     let mut printed = BTreeMap::new();
     loop {
         let version = index.store.data_version()?;
-        let rows = load_rows(index, root)?;
-        let is_done = !rows.iter().any(|row| !row.status.is_terminal() && !is_idle(index, row));
+        let rows = index.load_trees(root, DEFAULT_TREES)?;
+        let is_done = !rows.iter().any(|row| !row.status.is_terminal() && !index.is_idle(row));
         let has_changed = last_version != Some(version);
         if let Some(status) = status.as_ref().filter(|_| has_changed && !is_done) {
-            status.set_text(&render(index, &rows)?);
+            status.set_text(&render(&tree_rows(index, &rows)?));
         }
         // At the end the whole tree is drawn; of what is read by programs, each thread is told as it ended.
         if status.is_none() && (has_changed || is_done) && (output.is_json || !is_done) {
-            print_changes(context, index, &rows, &mut printed)?;
+            print_changes(context, &tree_rows(index, &rows)?, &mut printed)?;
         }
         if is_done {
             return Ok(());
@@ -87,114 +81,51 @@ fn watch(context: &CommandContext, index: &ThreadIndex, root: Option<&ThreadRow>
     }
 }
 
-/// Tells of each thread that stands otherwise than it was told. That time has passed is no news.
+/// Tells of each thread that stands otherwise than it was told.
 fn print_changes(
     context: &CommandContext,
-    index: &ThreadIndex,
-    rows: &[ThreadRow],
+    rows: &[TreeRow],
     printed: &mut BTreeMap<String, Value>,
 ) -> CommandResult {
-    let asking_ids = approval_threads(index)?;
     for row in rows {
-        let has_approval = asking_ids.contains(row.id.as_str());
-        let now = json!([
-            index.effective_status(row),
-            index.status_reason(row),
-            row.cost.turns,
-            row.cost.spend,
-            current_tool(index, row),
-            has_approval
-        ]);
-        if printed.get(row.id.as_str()) == Some(&now) {
+        let (id, now) = (row.row.id.as_str(), row.change_key());
+        if printed.get(id) == Some(&now) {
             continue;
         }
-        printed.insert(row.id.to_string(), now);
+        printed.insert(id.to_owned(), now);
         match context.output.is_json {
-            true => context.output.print_json_line(&thread_value(index, row, &asking_ids)?)?,
-            false => context.output.print(format_line(index, row, &asking_ids)?)?,
+            true => context.output.print_json_line(&row.to_value())?,
+            false => context.output.print(format_line(row))?,
         }
     }
     Ok(())
 }
 
-/// The threads that ask something.
-fn approval_threads(index: &ThreadIndex) -> Result<BTreeSet<String>, rye_engine::Error> {
-    let questions = index.store.open_approvals(None)?.approvals;
-    Ok(questions.into_iter().map(|question| question.thread.to_string()).collect())
-}
-
-/// A thread of a tree as JSON.
-fn thread_value(
-    index: &ThreadIndex,
-    row: &ThreadRow,
-    asking_ids: &BTreeSet<String>,
-) -> Result<Value, rye_engine::Error> {
-    let mut value = index.to_value(row)?;
-    let ledger = index.store.ledger(&row.id)?;
-    let is_running = index.effective_status(row) == "running";
-    value["title"] = json!(row.title);
-    value["depth"] = json!(row.depth);
-    value["limits"] = row.limits.to_value();
-    value["current_tool"] = json!(current_tool(index, row).filter(|_| is_running));
-    value["attention"] = json!(index.alerts(row, &ledger, asking_ids.contains(row.id.as_str())));
-    Ok(value)
-}
-
-/// Whether a thread waits for a person.
-fn is_idle(index: &ThreadIndex, row: &ThreadRow) -> bool {
-    row.status == rye_agent::status::ThreadStatus::Suspended || index.is_interrupted(row)
-}
-
-/// The threads of the tree, or of the newest trees, parents before children.
-fn load_rows(index: &ThreadIndex, root: Option<&ThreadRow>) -> Result<Vec<ThreadRow>, rye_engine::Error> {
-    let roots = match root {
-        Some(root) => vec![root.clone()],
-        None => index.store.threads(&ThreadFilter {
-            is_root: true,
-            limit: Some(DEFAULT_TREES),
-            ..ThreadFilter::default()
-        })?,
+fn render(rows: &[TreeRow]) -> String {
+    let node = |view: &TreeRow| Node {
+        id: view.row.id.to_string(),
+        parent: view.row.parent.as_ref().map(ToString::to_string),
+        line: format_line(view),
+        notes: view.questions.iter().map(question_note).collect(),
     };
-    let mut rows = Vec::new();
-    for root in roots {
-        rows.extend(index.store.subtree(&root.id)?);
-    }
-    Ok(rows)
+    let nodes: Vec<Node> = rows.iter().map(node).collect();
+    draw_branches(&nodes).join("\n")
 }
 
-fn render(index: &ThreadIndex, rows: &[ThreadRow]) -> Result<String, rye_engine::Error> {
-    let mut approvals: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for question in index.store.open_approvals(None)?.approvals {
-        approvals.entry(question.thread.to_string()).or_default().push(format!(
-            "{} {} {}",
-            paint(WARNING, "?"),
-            truncate_question(&question.prompt, 80),
-            paint(DIM, format_args!("· rye thread approve {}", truncate(&question.id, 40)))
-        ));
-    }
-    let asking_ids: BTreeSet<String> = approvals.keys().cloned().collect();
-    let mut nodes = Vec::new();
-    for row in rows {
-        nodes.push(Node {
-            id: row.id.to_string(),
-            parent: row.parent.as_ref().map(ToString::to_string),
-            line: format_line(index, row, &asking_ids)?,
-            notes: approvals.remove(row.id.as_str()).unwrap_or_default(),
-        });
-    }
-    Ok(draw_branches(&nodes).join("\n"))
+/// What a thread asks, below its line.
+fn question_note(question: &Approval) -> String {
+    format!(
+        "{} {} {}",
+        paint(WARNING, "?"),
+        truncate_question(&question.prompt, 80),
+        paint(DIM, format_args!("· rye thread approve {}", truncate(&question.id, 40)))
+    )
 }
 
 /// One thread: state, turn, cost of itself and of its tree, what it does, why it stopped, why to look at it.
-fn format_line(
-    index: &ThreadIndex,
-    row: &ThreadRow,
-    asking_ids: &BTreeSet<String>,
-) -> Result<String, rye_engine::Error> {
-    let status = index.effective_status(row);
+fn format_line(view: &TreeRow) -> String {
+    let TreeRow { row, status, reason, ledger, .. } = view;
     let (mark, style) = status_mark(status);
-    let ledger = index.store.ledger(&row.id)?;
-    let reason = index.status_reason(row);
     let limits = if row.status.is_terminal() { ThreadLimits::default() } else { row.limits };
     let turns = match limits.turns {
         Some(max) => format!("turn {}/{max}", row.cost.turns),
@@ -210,14 +141,13 @@ fn format_line(
         parts.push(format!("tree {}", format_money(ledger.subtree_spend)));
     }
     parts.push(format_duration(row.cost.elapsed_ms));
-    if status == "running" {
-        parts.extend(current_tool(index, row).map(|tool| paint(DIM, tool)));
+    if view.is_running() {
+        parts.extend(view.current_tool.as_ref().map(|tool| paint(DIM, tool)));
     }
-    let marks = index.alerts(row, &ledger, asking_ids.contains(row.id.as_str()));
-    if marks.contains(&"approval") {
+    if view.attention.contains(&"approval") {
         parts.push(paint(WARNING, "asks you"));
     }
-    if marks.contains(&"budget") {
+    if view.attention.contains(&"budget") {
         parts.push(paint(
             WARNING,
             format_args!("of {} allowed", format_money(ledger.caps.spend.unwrap_or_default())),
@@ -227,24 +157,8 @@ fn format_line(
         parts.push(paint(if row.status.is_terminal() { ERROR } else { WARNING }, truncate(error, 80)));
     }
     parts.push(paint(DIM, &row.id));
-    parts.extend(index.fork_label(row)?.map(|label| paint(DIM, label)));
-    Ok(parts.join(" · "))
-}
-
-/// The call that has not come back, if there is one.
-fn current_tool(index: &ThreadIndex, row: &ThreadRow) -> Option<String> {
-    let path = transcript::path(&index.dir, &row.id);
-    let length = std::fs::metadata(&path).ok()?.len();
-    let from =
-        TranscriptPosition { bytes: length.saturating_sub(TAIL_BYTES), ..TranscriptPosition::default() };
-    let events = transcript::read(&path, from, usize::MAX).ok()?.events;
-    let text = |event: &transcript::TranscriptEvent, key: &str| {
-        event.payload.get(key).and_then(Value::as_str).unwrap_or_default().to_owned()
-    };
-    let of = |event_type: &'static str| events.iter().filter(move |event| event.event_type == event_type);
-    let done: Vec<String> = of("tool_call_result").map(|event| text(event, "call_id")).collect();
-    let running = of("tool_call_start").rfind(|event| !done.contains(&text(event, "call_id")))?;
-    Some(truncate(&text(running, "tool"), 40))
+    parts.extend(view.fork_label.as_ref().map(|label| paint(DIM, label)));
+    parts.join(" · ")
 }
 
 /// A thread in a tree.

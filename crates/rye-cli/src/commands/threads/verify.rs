@@ -120,7 +120,7 @@ fn check_thread(context: &CommandContext, index: &ThreadIndex, row: &ThreadRow) 
         }
         ring.find(fingerprint, &Space::User).map(|known| known.key.clone())
     };
-    let is_rebuilt = index.rebuild_files(&row.id);
+    let is_rebuilt = index.rebuild_files(&row.id, crate::settings::now_ms());
     let path = transcript::path(&index.dir, &row.id);
     let (id, directive) = (row.id.to_string(), row.directive.clone());
     let mut row = row.clone();

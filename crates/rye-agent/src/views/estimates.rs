@@ -2,23 +2,26 @@
 
 use std::collections::BTreeSet;
 
-use rye_agent::thread_id::ThreadId;
-use rye_agent::transcript::{self, TranscriptPosition};
 use serde_json::{Value, json};
 
 use super::thread_index::ThreadIndex;
-use crate::live::format::format_count;
+use crate::thread_id::ThreadId;
+use crate::transcript::{self, TranscriptPosition};
 
 /// Estimates and counts of the calls of some threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EstimateSum {
-    calls: u64,
-    estimated: u64,
-    actual: u64,
+    /// Calls that have both.
+    pub calls: u64,
+    /// Tokens that were estimated.
+    pub estimated: u64,
+    /// Tokens that were counted.
+    pub actual: u64,
 }
 
 impl EstimateSum {
     /// Of all calls of these threads. A transcript that cannot be read adds nothing.
+    #[must_use]
     pub fn of_threads(index: &ThreadIndex, ids: &BTreeSet<ThreadId>) -> Self {
         let mut sum = Self::default();
         for id in ids {
@@ -40,13 +43,15 @@ impl EstimateSum {
 
     /// How far the estimates were off, in hundredths of the counts: over is positive.
     #[allow(clippy::cast_possible_truncation, reason = "a few thousand at most")]
-    fn error_percent(self) -> Option<i64> {
+    #[must_use]
+    pub fn error_percent(self) -> Option<i64> {
         let difference = i128::from(self.estimated) - i128::from(self.actual);
         let percent = (difference * 100).checked_div(i128::from(self.actual))?;
         Some(percent.clamp(-100, 100_000) as i64)
     }
 
     /// As JSON; nothing where no call was compared.
+    #[must_use]
     pub fn to_value(self) -> Value {
         if self.calls == 0 {
             return Value::Null;
@@ -57,12 +62,5 @@ impl EstimateSum {
             "actual": self.actual,
             "error_percent": self.error_percent(),
         })
-    }
-
-    /// A line for people; nothing where no call was compared.
-    pub fn to_line(self) -> Option<String> {
-        let percent = self.error_percent()?;
-        let (estimated, actual) = (format_count(self.estimated), format_count(self.actual));
-        Some(format!("prompts: {estimated} tokens estimated, {actual} counted ({percent:+} %)"))
     }
 }

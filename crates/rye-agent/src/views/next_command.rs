@@ -1,0 +1,61 @@
+//! The command that a person types next to let a thread go on.
+
+use serde::Deserialize as _;
+use serde_json::Value;
+
+use crate::limits::LimitReached;
+use crate::thread_id::ThreadId;
+
+/// The command with which a person answers a thread.
+#[must_use]
+pub fn approve_command(id: &ThreadId) -> String {
+    format!("rye thread approve {id}")
+}
+
+/// The command that lets a suspended thread go on: with as much again of what ran out.
+#[must_use]
+pub fn resume_command(id: &ThreadId, reason: Option<&str>, detail: Option<&Value>) -> String {
+    if reason == Some("approval") {
+        return approve_command(id);
+    }
+    if reason == Some("provider") {
+        return format!("rye thread resume {id} --when-available");
+    }
+    let reached = detail.and_then(|detail| LimitReached::deserialize(detail).ok());
+    let more = match reached.as_ref().map(|reached| (reached, reached.name())) {
+        Some((reached, "turns")) => {
+            let over = reached.current_value.as_u64().unwrap_or(0);
+            let over = over.saturating_sub(reached.current_max.as_u64().unwrap_or(0));
+            format!(" --limit turns=+{}", over + 10)
+        }
+        Some((reached, name @ ("spend" | "tokens" | "duration_seconds" | "spawns" | "depth"))) => {
+            format!(" --limit {name}={}", reached.suggested_raise())
+        }
+        _ => String::new(),
+    };
+    format!("rye thread resume {id}{more}")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn resume_command_raises_reached_limit() {
+        let id = ThreadId::parse("thread-0a1b2c3d4e5f").expect("a name");
+        let of = |code: &str, max: Value| {
+            let detail = json!({"limit_code": format!("{code}_exceeded"), "current_max": max});
+            resume_command(&id, Some("limit"), Some(&detail))
+        };
+        assert_eq!(of("turns", json!(5)), "rye thread resume thread-0a1b2c3d4e5f --limit turns=+10");
+        assert_eq!(of("spend", json!(0.25)), "rye thread resume thread-0a1b2c3d4e5f --limit spend=+0.25");
+        assert_eq!(of("spend", json!(0.0)), "rye thread resume thread-0a1b2c3d4e5f --limit spend=+1");
+        assert_eq!(of("tokens", json!(500)), "rye thread resume thread-0a1b2c3d4e5f --limit tokens=+500");
+        assert_eq!(resume_command(&id, Some("error"), None), "rye thread resume thread-0a1b2c3d4e5f");
+        assert_eq!(resume_command(&id, Some("approval"), None), "rye thread approve thread-0a1b2c3d4e5f");
+        let waiting = resume_command(&id, Some("provider"), None);
+        assert_eq!(waiting, "rye thread resume thread-0a1b2c3d4e5f --when-available");
+    }
+}

@@ -1,0 +1,258 @@
+//! The threads of one place, to look at: nothing is made by looking. How each stands, and which one a person means.
+
+use std::path::PathBuf;
+
+use rye_engine::{Code, Error, Result};
+use rye_space::Roots;
+use serde_json::{Value, json};
+
+use super::next_command::resume_command;
+use crate::status::ThreadStatus;
+use crate::store::{
+    LedgerRow, LedgerSpec, Owner, StoreHandle, ThreadFilter, ThreadRow, ThreadSecret, current_owner,
+    is_owner_gone, open_existing_store,
+};
+use crate::thread_id::ThreadId;
+use crate::threads::rebuild_files;
+use crate::transcript::TranscriptSigner;
+
+/// Digits of a thread's name.
+const ID_DIGITS: usize = 12;
+/// The fewest digits that name a thread.
+const MIN_ID_DIGITS: usize = 4;
+
+/// What a thread is called whose row in the registry is not as it was written.
+pub const FORGED: &str = "forged";
+
+/// What a thread is called that waits for reserved money or for its place.
+pub const WAITING: &str = "waiting";
+
+/// What a thread is called whose process is gone.
+pub const INTERRUPTED: &str = "interrupted";
+
+/// The share of its money, in hundredths, from which on a thread is short of it.
+const LOW_BUDGET_PERCENT: u128 = 80;
+
+/// Threads to look at.
+pub struct ThreadIndex {
+    /// The store.
+    pub store: StoreHandle,
+    /// The folder of threads.
+    pub dir: PathBuf,
+    /// The secret behind it.
+    pub secret: ThreadSecret,
+    /// This process, to judge others by.
+    pub observer: Owner,
+}
+
+impl ThreadIndex {
+    /// Opens what is there; `None` when there has never been a thread.
+    ///
+    /// # Errors
+    /// When the store or the secret cannot be read.
+    pub fn open(roots: &impl AsRef<Roots>) -> Result<Option<Self>> {
+        let roots = roots.as_ref();
+        let dir = roots.threads_dir();
+        let Some(secret) = ThreadSecret::load(&roots.signing_keys)? else {
+            return Ok(None);
+        };
+        let store = open_existing_store(&dir, &secret, &LedgerSpec::default())?;
+        Ok(store.map(|store| Self { store, dir, secret, observer: current_owner() }))
+    }
+
+    /// Opens what is there, to find the thread that `word` names.
+    ///
+    /// # Errors
+    /// As [`ThreadIndex::open`] and [`ThreadIndex::find`].
+    pub fn open_thread(roots: &impl AsRef<Roots>, word: &str) -> Result<(Self, ThreadRow)> {
+        parse_digits(word)?;
+        let index = Self::open(roots)?.ok_or_else(|| not_found(word))?;
+        let row = index.find(word)?;
+        Ok((index, row))
+    }
+
+    /// Opens what is there, to find the thread that was started last, no child of another one.
+    ///
+    /// # Errors
+    /// When there is none, or the store cannot be read.
+    pub fn open_latest(roots: &impl AsRef<Roots>) -> Result<(Self, ThreadRow)> {
+        let no_thread =
+            || Error::new(Code::NoThread, "no threads here yet").hint("rye run DIRECTIVE starts one");
+        let index = Self::open(roots)?.ok_or_else(no_thread)?;
+        let filter = ThreadFilter { is_root: true, limit: Some(1), ..ThreadFilter::default() };
+        let row = index.store.threads(&filter)?.into_iter().next().ok_or_else(no_thread)?;
+        Ok((index, row))
+    }
+
+    /// Has the files of a thread that is not at work written again where they lack what its journal holds; whether that
+    /// was so. Where it fails, they are read as they are.
+    pub fn rebuild_files(&self, id: &ThreadId, now_ms: u64) -> bool {
+        let signer = TranscriptSigner::new(self.secret.transcript_key());
+        rebuild_files(&self.store, &self.dir, id, &signer, now_ms).unwrap_or(false)
+    }
+
+    /// The thread that a person names: whole, or by at least four digits that no other begins with.
+    ///
+    /// # Errors
+    /// When there is no such thread, several fit, or the word is not a name.
+    pub fn find(&self, word: &str) -> Result<ThreadRow> {
+        let digits = parse_digits(word)?;
+        if digits.len() == ID_DIGITS {
+            let id = ThreadId::parse(&format!("thread-{digits}")).map_err(|_| not_found(word))?;
+            return self.store.thread(&id)?.ok_or_else(|| not_found(word));
+        }
+        let start = format!("thread-{digits}");
+        let mut matches = self.store.threads(&ThreadFilter::default())?;
+        matches.retain(|row| row.id.as_str().starts_with(&start));
+        if matches.len() > 1 {
+            let names: Vec<&str> = matches.iter().take(5).map(|row| row.id.as_str()).collect();
+            let message = format!("`{digits}` matches {} threads", matches.len());
+            return Err(Error::new(Code::Ambiguous, message).hint(format!("one of: {}", names.join(", "))));
+        }
+        matches.pop().ok_or_else(|| not_found(word))
+    }
+
+    /// Where a thread stands, in a word; `interrupted` is one whose process is gone.
+    #[must_use]
+    pub fn effective_status(&self, row: &ThreadRow) -> &'static str {
+        if row.is_forged {
+            return FORGED;
+        }
+        match row.waiting {
+            _ if self.is_interrupted(row) => INTERRUPTED,
+            Some(_) => WAITING,
+            None => row.status.as_str(),
+        }
+    }
+
+    /// Why a thread stands where it does, in brackets behind its status; empty where nothing is to be said.
+    #[must_use]
+    pub fn status_reason(&self, row: &ThreadRow) -> String {
+        let waiting = row.waiting.filter(|_| self.effective_status(row) == WAITING);
+        let reason = row.reason.filter(|_| !row.is_forged).map(|reason| reason.as_str());
+        let word = waiting.map(|waiting| waiting.as_str()).or(reason);
+        word.map(|word| format!(" ({word})")).unwrap_or_default()
+    }
+
+    /// Whether a thread is marked as running but has no live owner.
+    #[must_use]
+    pub fn is_interrupted(&self, row: &ThreadRow) -> bool {
+        !row.is_forged
+            && matches!(row.status, ThreadStatus::Created | ThreadStatus::Running)
+            && row.owner.as_ref().is_none_or(|owner| is_owner_gone(owner, &self.observer))
+    }
+
+    /// Whether a process runs it, or is about to.
+    #[must_use]
+    pub fn is_active(&self, row: &ThreadRow) -> bool {
+        matches!(row.status, ThreadStatus::Created | ThreadStatus::Running) && !self.is_interrupted(row)
+    }
+
+    /// A thread as JSON, one of several.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub fn to_value(&self, row: &ThreadRow) -> Result<Value> {
+        let is_interrupted = self.is_interrupted(row);
+        let reason = match row.reason.filter(|_| !row.is_forged) {
+            Some(reason) => Some(reason.as_str()),
+            None => is_interrupted.then_some(INTERRUPTED),
+        };
+        Ok(json!({
+            "thread_id": row.id,
+            "directive": row.directive,
+            "status": if row.is_forged { FORGED } else { row.status.as_str() },
+            "is_forged": row.is_forged,
+            "parent_thread_id": row.parent,
+            "turns": row.cost.turns,
+            "tokens": row.cost.tokens(),
+            "spend": row.cost.spend.dollars(),
+            "subtree_spend": self.store.ledger(&row.id)?.subtree_spend.dollars(),
+            "reason": reason,
+            "waiting": row.waiting.filter(|_| !is_interrupted).map(|waiting| waiting.as_str()),
+            "error": row.error,
+            "is_interrupted": is_interrupted,
+            "is_detached": row.is_detached,
+            "note": row.note,
+            "started_at": row.created_at,
+            "elapsed_ms": row.cost.elapsed_ms,
+            "forked_from": self.fork_source(row)?,
+        }))
+    }
+
+    /// Why a thread needs attention: it asks, it has no owner, it reached a limit, or its budget is nearly used up.
+    #[must_use]
+    pub fn alerts(&self, row: &ThreadRow, ledger: &LedgerRow, has_approval: bool) -> Vec<&'static str> {
+        let is_budget_low = || {
+            let used = u128::from(ledger.subtree_spend.0) + u128::from(ledger.subtree_reserved.0);
+            let max = ledger.caps.spend.map(|max| u128::from(max.0));
+            !row.status.is_terminal()
+                && max.is_some_and(|max| used * 100 >= max * LOW_BUDGET_PERCENT && used > 0)
+        };
+        let alerts = [
+            (has_approval, "approval"),
+            (self.is_interrupted(row), INTERRUPTED),
+            (row.status == ThreadStatus::Suspended && !has_approval, "suspended"),
+            (is_budget_low(), "budget"),
+        ];
+        alerts.into_iter().filter(|(applies, _)| *applies).map(|(_, mark)| mark).collect()
+    }
+
+    /// The command that lets a thread go on, if there is one.
+    #[must_use]
+    pub fn next_command(&self, row: &ThreadRow) -> Option<String> {
+        if row.is_forged {
+            return Some(format!("rye thread verify {}", row.id));
+        }
+        match row.status {
+            ThreadStatus::Suspended => {
+                let detail = row.result.as_ref().and_then(|result| result.get("detail"));
+                Some(resume_command(&row.id, row.reason.map(|reason| reason.as_str()), detail))
+            }
+            ThreadStatus::Created | ThreadStatus::Running if self.is_interrupted(row) => {
+                Some(format!("rye thread resume {}", row.id))
+            }
+            ThreadStatus::Created | ThreadStatus::Running => Some(format!("rye thread tail {}", row.id)),
+            ThreadStatus::Completed
+            | ThreadStatus::Error
+            | ThreadStatus::Cancelled
+            | ThreadStatus::Killed => Some(format!("rye run {} --continue {}", row.directive, row.id)),
+            ThreadStatus::Continued => {
+                row.continuation_thread_id.as_ref().map(|next| format!("rye thread show {next}"))
+            }
+        }
+    }
+}
+
+/// The digits of the name that a person gave.
+fn parse_digits(word: &str) -> Result<&str> {
+    let digits = word.strip_prefix("thread-").unwrap_or(word);
+    let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+    if (MIN_ID_DIGITS..=ID_DIGITS).contains(&digits.len()) && digits.bytes().all(is_digit) {
+        return Ok(digits);
+    }
+    let word = rye_item::text::one_line(word);
+    let message =
+        format!("invalid thread id `{word}`; ids look like thread-0a1b2c3d4e5f, and 0a1b is enough");
+    Err(Error::new(Code::InvalidArgument, message).hint("rye thread list shows them"))
+}
+
+fn not_found(word: &str) -> Error {
+    let message = format!("thread `{}` not found", rye_item::text::one_line(word));
+    Error::new(Code::NoThread, message).hint("rye thread list --all shows every thread of this project")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_thread_names_are_validated() {
+        for word in ["0a1b", "thread-0a1b", "thread-0a1b2c3d4e5f"] {
+            assert!(parse_digits(word).is_ok(), "{word}");
+        }
+        for word in ["", "0a1", "thread-", "0A1B", "../a", "0a1b2c3d4e5f0", "hello"] {
+            assert_eq!(parse_digits(word).map_err(|error| error.code), Err(Code::InvalidArgument), "{word}");
+        }
+    }
+}
