@@ -158,7 +158,7 @@ def native_tools(world):
         real = os.path.join(world.project, path)
         if os.path.isfile(real) and word in open(real, errors="replace").read():
             raise Escaped(f"write {path}")
-    protected = [".mcp.json", ".claude/settings.json", ".codex/config.toml", ".cursor/mcp.json", ".vscode/tasks.json", ".idea/x.xml", ".envrc",
+    protected = [".mcp.json", ".claude/settings.json", ".codex/config.toml", ".cursor/mcp.json", ".vscode/tasks.json", ".idea/x.xml", ".env", ".envrc",
                  ".husky/pre-commit", ".cargo/config.toml", ".git/config", ".git/hooks/pre-commit", ".git/commondir", ".git/config.worktree",
                  ".git/info/attributes", ".git/objects/info/alternates", ".git/modules/x/config", ".git/worktrees/x/gitdir", ".ai/config/config.yaml",
                  ".ai/lockfiles/x", ".ai/bundles/x/manifest.yaml", ".ai/threads/registry.db", "lockfiles/x.lock.json", "out/new", "../outside/new",

@@ -199,7 +199,7 @@ def git_parts(world):
 
 
 START_FILES = [".mcp.json", ".claude/settings.json", ".claude/settings.local.json", ".claude/commands/x.md", ".codex/config.toml",
-               ".cursor/mcp.json", ".cursor/rules/x.mdc", ".vscode/tasks.json", ".vscode/settings.json", ".idea/workspace.xml", ".envrc",
+               ".cursor/mcp.json", ".cursor/rules/x.mdc", ".vscode/tasks.json", ".vscode/settings.json", ".idea/workspace.xml", ".env", ".envrc",
                ".husky/pre-commit", ".cargo/config.toml", ".cargo/config"]
 KEPT = [".ai/config/config.yaml", ".ai/config/agent/hooks.yaml", ".ai/config/keys/trusted/x.toml", ".ai/lockfiles/x", ".ai/bundles/x",
         ".ai/threads/registry.db", "lockfiles/x@1.0.0.lock.json"]

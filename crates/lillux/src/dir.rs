@@ -242,6 +242,14 @@ impl Dir {
         self.create_dir_with_mode(name, 0o777)
     }
 
+    /// As [`Dir::create_dir`]; whatever the umask, only the owner of a new one changes what is in it.
+    ///
+    /// # Errors
+    /// As [`Dir::create_dir`].
+    pub fn create_own_dir(&self, name: &OsStr) -> Result<Self, DirError> {
+        self.create_dir_with_mode(name, crate::file::FOLDER_MODE)
+    }
+
     /// As [`Dir::create_dir`]; a new one is private.
     ///
     /// # Errors

@@ -252,7 +252,10 @@ pub fn write_new(path: &Path, bytes: &[u8], mode: FileMode) -> io::Result<()> {
     sync_dir(&folder)
 }
 
-/// Makes a folder and its parents; new ones are private when `is_private`.
+/// The mode of new folders that are not private: whatever the umask, only their owner changes what is in them.
+pub(crate) const FOLDER_MODE: u32 = 0o755;
+
+/// Makes a folder and its parents; new ones are private when `is_private`, and otherwise writable by their owner only.
 ///
 /// # Errors
 /// When the system refuses.
@@ -260,9 +263,7 @@ pub fn create_dirs(path: &Path, is_private: bool) -> io::Result<()> {
     use std::os::unix::fs::DirBuilderExt;
     let mut builder = std::fs::DirBuilder::new();
     builder.recursive(true);
-    if is_private {
-        builder.mode(0o700);
-    }
+    builder.mode(if is_private { 0o700 } else { FOLDER_MODE });
     builder.create(path).map_err(|error| {
         io::Error::new(error.kind(), format!("failed to create folder `{}`: {error}", path.display()))
     })

@@ -1,5 +1,6 @@
 //! Whom a file belongs to, and who this process is.
 
+use std::fs::Metadata;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -16,6 +17,33 @@ pub const ROOT_UID: u32 = 0;
 #[must_use]
 pub fn effective_uid() -> u32 {
     rustix::process::geteuid().as_raw()
+}
+
+/// What is writable by every user.
+const OTHERS_WRITE: u32 = 0o002;
+/// What is writable by its group.
+const GROUP_WRITES: u32 = 0o020;
+
+/// Why another user could change a file or folder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ForeignControl {
+    /// It belongs to a user who is neither this one nor root.
+    Owner(u32),
+    /// Its mode lets other users write.
+    Mode(u32),
+}
+
+/// Whether and why another user than this one and root could change what `found` describes. A group that bears the
+/// number of its user, as most systems make one for each user, counts as that user.
+#[must_use]
+pub fn foreign_control(found: &Metadata) -> Option<ForeignControl> {
+    let own = effective_uid();
+    if found.uid() != own && found.uid() != ROOT_UID {
+        return Some(ForeignControl::Owner(found.uid()));
+    }
+    let is_own_group = found.gid() == own || found.gid() == ROOT_UID;
+    let is_open = found.mode() & OTHERS_WRITE != 0 || (found.mode() & GROUP_WRITES != 0 && !is_own_group);
+    is_open.then_some(ForeignControl::Mode(found.mode() & 0o7777))
 }
 
 /// The owner of what lies at `path`; of a link, the link's own.
@@ -53,6 +81,23 @@ mod tests {
         let file = tempfile::NamedTempFile::new().expect("a file");
         assert_eq!(owner_uid(file.path()).expect("an owner"), effective_uid());
         assert!(owner_uid(&file.path().join("absent")).is_err());
+    }
+
+    #[test]
+    fn open_modes_and_foreign_owners_are_found() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let control = || foreign_control(&std::fs::metadata(file.path()).expect("there"));
+        for (mode, expected) in [(0o600, None), (0o644, None), (0o646, Some(0o646)), (0o602, Some(0o602))] {
+            file::set_mode(file.path(), mode).expect("a mode");
+            assert_eq!(control(), expected.map(ForeignControl::Mode), "{mode:o}");
+        }
+        file::set_mode(file.path(), 0o660).expect("a mode");
+        // Only root gives files away.
+        if std::os::unix::fs::chown(file.path(), None, Some(4321)).is_ok() {
+            assert_eq!(control(), Some(ForeignControl::Mode(0o660)));
+            std::os::unix::fs::chown(file.path(), Some(4321), None).expect("given away");
+            assert_eq!(control(), Some(ForeignControl::Owner(4321)));
+        }
     }
 
     #[test]

@@ -17,6 +17,8 @@ pub struct ToolAccess {
     pub hidden: Vec<PathBuf>,
     /// Files and folders it may read but not change, whatever lies above them.
     pub read_only: Vec<PathBuf>,
+    /// Those of `read_only` that the setting `protected` names.
+    pub protected: Vec<PathBuf>,
     /// Whether it may use the network.
     pub network: bool,
     /// Hosts, addresses and networks that are reachable although they are loopback, private or metadata.

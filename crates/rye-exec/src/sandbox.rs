@@ -226,7 +226,7 @@ impl SandboxPlan {
         if self.level == SandboxLevel::Off {
             return None;
         }
-        let ToolAccess { write, hidden, read_only, network, allowed_hosts: _ } = &self.access;
+        let ToolAccess { write, hidden, read_only, protected: _, network, allowed_hosts: _ } = &self.access;
         let is_writable = |path: &Path| write.iter().any(|root| path.starts_with(root));
         // What is not there need not be hidden, unless the run could make it.
         let is_there = |path: &PathBuf| path.symlink_metadata().is_ok();
@@ -337,6 +337,7 @@ pub fn plan(
             write: vec![PathBuf::from("/")],
             hidden: vec![paths.signing_keys.clone()],
             read_only: Vec::new(),
+            protected: Vec::new(),
             network: true,
             allowed_hosts,
         };
@@ -409,7 +410,8 @@ pub fn plan(
     let network = policy.network && declared.network.unwrap_or(level != SandboxLevel::Strict);
     // A native tool has no business in a git folder: git's own files are not text.
     read_only.extend(repositories.git_dirs().map(Path::to_owned));
-    let access = ToolAccess { write, hidden, read_only, network, allowed_hosts };
+    let protected = reserved.iter().map(|name| name.path.clone()).collect();
+    let access = ToolAccess { write, hidden, read_only, protected, network, allowed_hosts };
     Ok(SandboxPlan {
         level,
         limits,

@@ -17,6 +17,7 @@ pub(crate) struct ProjectAccess<'a> {
     project_path: &'a Path,
     hidden: Vec<PathBuf>,
     read_only: Vec<PathBuf>,
+    protected: Vec<PathBuf>,
     write: Vec<PathBuf>,
 }
 
@@ -37,7 +38,7 @@ pub(crate) enum MissingParents {
 impl<'a> ProjectAccess<'a> {
     pub(crate) fn open(call: &NativeCall<'a>) -> Result<Self, NativeError> {
         let root = Dir::open(call.project).map_err(|error| native_error(&error))?;
-        let ToolAccess { write, hidden, read_only, network: _, allowed_hosts: _ } = call.access;
+        let ToolAccess { write, hidden, read_only, protected, network: _, allowed_hosts: _ } = call.access;
         let mut canonical_paths = CanonicalPathCache::default();
         let mut with_canonical = |paths: &[PathBuf]| -> Vec<PathBuf> {
             let mut all = Vec::with_capacity(paths.len());
@@ -54,6 +55,7 @@ impl<'a> ProjectAccess<'a> {
         Ok(Self {
             hidden: with_canonical(hidden),
             read_only: with_canonical(read_only),
+            protected: with_canonical(protected),
             write: write.iter().map(|path| canonical_paths.canonicalize(&root.path().join(path))).collect(),
             project_path: call.project,
             root,
@@ -120,7 +122,17 @@ impl<'a> ProjectAccess<'a> {
     fn check_write(&self, relative: &Path, real: &Path) -> Result<(), NativeError> {
         self.check_read(relative, real)?;
         let joined = self.root.path().join(relative);
-        if self.read_only.iter().any(|fixed| real.starts_with(fixed) || joined.starts_with(fixed)) {
+        let lies_in = |fixed: &[PathBuf]| {
+            fixed.iter().any(|fixed| real.starts_with(fixed) || joined.starts_with(fixed))
+        };
+        if lies_in(&self.protected) {
+            return Err(NativeError::denied(format!(
+                "`{}` may be read but not changed: it is protected; change it yourself, or take its name out of \
+                 `protected` in your execution/sandbox.yaml",
+                display_path(relative)
+            )));
+        }
+        if lies_in(&self.read_only) {
             return Err(NativeError::denied(format!(
                 "`{}` may be read but not changed",
                 display_path(relative)

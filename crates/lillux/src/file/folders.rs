@@ -93,7 +93,7 @@ fn walk(root: &Path, relative: &Path, missing: Missing) -> io::Result<Dir> {
 fn step(folder: &Dir, name: &OsStr, path: &Path, missing: Missing) -> io::Result<Dir> {
     let opened = match missing {
         Missing::Fail => folder.open_child_dir(name),
-        Missing::Make { is_private: false } => folder.create_dir(name),
+        Missing::Make { is_private: false } => folder.create_own_dir(name),
         Missing::Make { is_private: true } => folder.create_private_dir(name),
     };
     opened.map_err(|error| {

@@ -84,6 +84,53 @@ fn dotenv_needs_approval_and_loads_no_code() {
 }
 
 #[test]
+fn tools_do_not_write_dotenv() {
+    let user = User::initialized();
+    write_function_with(&user, "asks", "ENV_CONFIG = {'env': {'HOST': '${API_HOST:-here}'}}", ENVIRONMENT);
+    let evil = ["path=.env", "content=API_HOST=evil.example"];
+    let words = [&["execute", "rye/file-system/write"][..], &evil].concat();
+    let refused = user.assert_refused(words, 5, "RYE0806");
+    assert!(refused.to_string().contains("`protected` in your execution/sandbox.yaml"), "{refused}");
+    for command in ["echo API_HOST=evil > .env", "echo API_HOST=evil > x; mv -f x .env; cat .env"] {
+        let run = user.run(["--json", "execute", "rye/bash", &format!("command={command}")]);
+        assert!(!user.project().join(".env").exists(), "{run}");
+    }
+    assert_eq!(tool_environment(&user, "asks", &[])["HOST"], "here");
+    // The user's own is read, and stays.
+    user.context.write("project/.env", "API_HOST=mine.example\n");
+    user.run(["execute", "rye/bash", "command=echo API_HOST=evil > .env; rm -f .env"]);
+    assert_eq!(tool_environment(&user, "asks", &[])["HOST"], "mine.example");
+}
+
+#[test]
+fn dotenv_that_others_may_write_is_ignored() {
+    let user = User::initialized();
+    write_function_with(&user, "asks", "ENV_CONFIG = {'env': {'HOST': '${API_HOST:-here}'}}", ENVIRONMENT);
+    let file = user.context.write("project/.env", "API_HOST=file.example\n");
+    let set_mode = |path: &std::path::Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("a mode");
+    };
+    let host = || text(&tool_environment(&user, "asks", &[])["HOST"]);
+    assert_eq!(host(), "file.example");
+    for (path, mode, closed) in [(&file, 0o646, 0o600), (&user.project(), 0o777, 0o755)] {
+        set_mode(path, mode);
+        let run = user.run(["execute", "team/asks"]);
+        assert!(run.to_string().contains("chmod go-w"), "{run}");
+        assert_eq!(host(), "here", "{mode:o}");
+        set_mode(path, closed);
+    }
+    set_mode(&user.project(), 0o1777);
+    assert_eq!(host(), "file.example");
+    set_mode(&user.project(), 0o755);
+    // Only root gives files away.
+    if std::os::unix::fs::chown(&file, Some(4321), None).is_ok() {
+        let run = user.run(["execute", "team/asks"]);
+        assert!(run.to_string().contains("belongs to another user (uid 4321)"), "{run}");
+        assert_eq!(host(), "here");
+    }
+}
+
+#[test]
 fn project_interpreter_needs_approval() {
     let user = User::initialized();
     let wrapper = user

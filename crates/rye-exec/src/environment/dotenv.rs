@@ -1,16 +1,22 @@
 //! The `.env` file of an approved project: `NAME=value` lines, nothing expanded, nothing that decides what code runs.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::Metadata;
 use std::io::Read as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use lillux::file::{self, ReadError};
+use lillux::owner::{self, ForeignControl};
+use rye_item::text::{one_line, shell_word};
 
 use super::policy::EnvironmentPolicy;
 use super::template::is_variable_name;
 
 const FILE_NAME: &str = ".env";
 const MAX_BYTES: u64 = 64 * 1024;
+/// In a folder with this bit, only the owner of a file renames or removes it.
+const STICKY_BIT: u32 = 0o1000;
 /// How much of it is searched for secrets.
 const MAX_SEARCHED_BYTES: u64 = 16 << 20;
 /// How many names or lines one notice lists.
@@ -26,7 +32,10 @@ pub(crate) struct Dotenv {
 /// Reads the project's `.env`. `interpreters` are the variables that say which interpreter runs: never from here.
 pub(crate) fn load(project: &Path, policy: &EnvironmentPolicy, interpreters: &BTreeSet<String>) -> Dotenv {
     let bytes = match file::read_beneath(project, Path::new(FILE_NAME), MAX_BYTES) {
-        Ok((bytes, _)) => bytes,
+        Ok((bytes, found)) => match foreign_change(project, &found) {
+            None => bytes,
+            Some(reason) => return Dotenv::with_ignored_notice(&reason),
+        },
         Err(error) if error.is_absent() => return Dotenv::default(),
         Err(error) => return Dotenv::with_ignored_notice(describe_read_error(&error)),
     };
@@ -60,6 +69,33 @@ pub(crate) fn possible_pairs(project: &Path) -> Vec<(String, String)> {
 /// Whether the project has an `.env` at all.
 pub(crate) fn exists(project: &Path) -> bool {
     project.join(FILE_NAME).symlink_metadata().is_ok()
+}
+
+/// Why another user could have written the file: its owner or mode, or that of the project's folder or the file's own.
+fn foreign_change(project: &Path, found: &Metadata) -> Option<String> {
+    let file = project.join(FILE_NAME);
+    let real = lillux::canonicalize_existing(&file);
+    let folders = std::iter::once(project).chain(real.parent());
+    let open_folder = folders.filter_map(|folder| {
+        let found = fs_err::metadata(folder).ok()?;
+        // Where the bit is set, only owners rename and remove.
+        let is_sticky = found.mode() & STICKY_BIT != 0;
+        match owner::foreign_control(&found)? {
+            ForeignControl::Mode(mode) if !is_sticky => Some((folder.to_owned(), ForeignControl::Mode(mode))),
+            // Whose the project may be was decided when it was approved.
+            ForeignControl::Mode(_) | ForeignControl::Owner(_) => None,
+        }
+    });
+    let own = owner::foreign_control(found).map(|control| (file.clone(), control));
+    let (path, control) = own.into_iter().chain(open_folder).next()?;
+    let shown = one_line(&path.display().to_string());
+    Some(match control {
+        ForeignControl::Owner(owner) => format!("`{shown}` belongs to another user (uid {owner})"),
+        ForeignControl::Mode(mode) => format!(
+            "other users can change `{shown}` (mode {mode:04o}); if it is yours: chmod go-w {}",
+            shell_word(&path.display().to_string())
+        ),
+    })
 }
 
 fn describe_read_error(error: &ReadError) -> &'static str {
