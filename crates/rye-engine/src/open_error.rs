@@ -28,7 +28,7 @@ impl From<WorkspaceError> for Error {
             WorkspaceError::Roots(RootsError::OpenUserSpace { path, .. }) => {
                 let word = rye_item::text::shell_word(&path.display().to_string());
                 Self::new(Code::UnsafeRoots, message)
-                    .hint(format!("if it is yours: chmod o-w {word}"))
+                    .hint(format!("if it is yours: chmod go-w {word}"))
                     .hint("or use another user space: --user-space DIR")
             }
             WorkspaceError::Roots(RootsError::Unreadable { path, reason }) => {

@@ -328,7 +328,7 @@ pub fn store_public_key(folder: &Path, key: &PublicKey) -> io::Result<PathBuf> {
 /// When it cannot be written.
 pub fn write_signed_document(path: &Path, text: &str, key: &SecretKey, now: &Timestamp) -> io::Result<()> {
     if let Some(folder) = path.parent() {
-        file::create_dirs(folder, false)?;
+        file::create_dirs(folder, true)?;
     }
     match sign(text.as_bytes(), &rye_trust::identity::signature_format(), key, now) {
         SignOutcome::Written { bytes, .. } => file::write_atomic(path, &bytes, FileMode::Preserve),
@@ -343,7 +343,7 @@ pub fn write_signed_document(path: &Path, text: &str, key: &SecretKey, now: &Tim
 /// When the folder of the records cannot be made or locked.
 pub fn lock_records(user_ai: &Path) -> io::Result<Lock> {
     let folder = user_ai.join(RECORDS_FOLDER);
-    file::create_dirs(&folder, false)?;
+    file::create_dirs(&folder, true)?;
     Lock::acquire_dir(&folder)
 }
 

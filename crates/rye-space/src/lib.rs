@@ -5,6 +5,7 @@
 pub mod accounts;
 pub mod approvals;
 pub mod bundle;
+pub mod checkouts;
 pub mod config;
 pub mod embedded;
 pub mod file_stamp;

@@ -4,7 +4,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use lillux::owner::{self, ROOT_UID, effective_uid, overflow_uid};
+use lillux::owner::{self, ForeignControl, ROOT_UID, effective_uid, foreign_control, overflow_uid};
 
 use crate::roots::{AI_FOLDER, Roots, RootsError, canonicalize_existing};
 
@@ -71,27 +71,51 @@ pub fn check_owner(project: &Path, recorded: &[u32]) -> Result<(), RootsError> {
     }
 }
 
-/// Every user may write.
-const OTHERS_WRITE: u32 = 0o002;
 /// The group may write.
 const GROUP_WRITES: u32 = 0o020;
 
-/// Refuses a user space whose folders belong to another user than this one or root, or that every user may write to.
+/// What in the user's `.ai` decides what is trusted and what runs without being signed itself, with all that is in it.
+const DECIDING_TREES: [&str; 2] = ["config", "lockfiles"];
+
+/// The own key has a stricter rule of its own.
+const SIGNING_KEYS: &str = "config/keys/signing";
+
+/// How deep these are looked into: links in them may lead in circles.
+const MAX_DEPTH: usize = 8;
+
+/// Refuses a user space of which a deciding folder or file belongs to another user than this one or root, or can be
+/// written by other users.
 ///
 /// # Errors
-/// The first such folder.
+/// The first such file or folder.
 pub fn check_user_space(roots: &Roots) -> Result<(), RootsError> {
-    let own = effective_uid();
     for path in roots.deciding_folders() {
-        let Ok(found) = fs_err::metadata(&path) else { continue };
-        if found.uid() != own && found.uid() != ROOT_UID {
-            return Err(RootsError::ForeignUserSpace { path, owner: found.uid() });
-        }
-        if found.mode() & OTHERS_WRITE != 0 {
-            return Err(RootsError::OpenUserSpace { path, mode: found.mode() & 0o7777 });
-        }
+        check_entry(&path)?;
     }
-    Ok(())
+    let ai = roots.user_ai();
+    let excluded = ai.join(SIGNING_KEYS);
+    DECIDING_TREES.iter().try_for_each(|name| check_tree(&ai.join(name), &excluded, MAX_DEPTH))
+}
+
+/// Whether `path` is a folder that can be looked into.
+fn check_entry(path: &Path) -> Result<bool, RootsError> {
+    let Ok(found) = fs_err::metadata(path) else { return Ok(false) };
+    match foreign_control(&found) {
+        None => Ok(found.is_dir()),
+        Some(ForeignControl::Owner(owner)) => {
+            Err(RootsError::ForeignUserSpace { path: path.to_owned(), owner })
+        }
+        Some(ForeignControl::Mode(mode)) => Err(RootsError::OpenUserSpace { path: path.to_owned(), mode }),
+    }
+}
+
+fn check_tree(path: &Path, excluded: &Path, depth: usize) -> Result<(), RootsError> {
+    if depth == 0 || path == excluded || !check_entry(path)? {
+        return Ok(());
+    }
+    // A folder that cannot be read is named where its files are looked for.
+    let entries = fs_err::read_dir(path).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).try_for_each(|path| check_tree(&path, excluded, depth - 1))
 }
 
 /// Folders of user space that a group may write to.

@@ -3,6 +3,8 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use crate::checkouts::related_checkouts;
+
 /// The folder that holds a space's items.
 pub const AI_FOLDER: &str = ".ai";
 
@@ -55,15 +57,15 @@ pub enum RootsError {
     /// Another user could change what the user trusts.
     #[error("the user space `{}` belongs to another user (uid {owner})", path.display())]
     ForeignUserSpace {
-        /// The folder that is another user's.
+        /// The file or folder that is another user's.
         path: PathBuf,
         /// Its owner.
         owner: u32,
     },
-    /// Everybody could change what the user trusts.
-    #[error("the user space `{}` can be written by every user (mode {mode:04o})", path.display())]
+    /// Other users could change what the user trusts.
+    #[error("other users can change `{}` of the user space (mode {mode:04o})", path.display())]
     OpenUserSpace {
-        /// The folder that is open.
+        /// The file or folder that is open.
         path: PathBuf,
         /// Its permission bits.
         mode: u32,
@@ -182,13 +184,17 @@ pub fn find_source_folder(path: &Path, start: &Path, home: &Path) -> Option<Path
         let has = |name: &str| folder.join(name).symlink_metadata().is_ok();
         folder == start || has(AI_FOLDER) || CHECKOUT_MARKERS.iter().any(|marker| has(marker))
     };
-    let candidates = start.ancestors().filter(|folder| !contains_home(folder));
-    candidates
-        .filter(|folder| {
-            is_same_folder(path, folder) || (is_project_root(folder) && is_at_or_below(path, folder))
-        })
-        .map(Path::to_owned)
-        .next()
+    let mut candidates = start.ancestors().filter(|folder| !contains_home(folder));
+    candidates.find_map(|folder| {
+        let is_source =
+            is_same_folder(path, folder) || (is_project_root(folder) && is_at_or_below(path, folder));
+        if is_source {
+            return Some(folder.to_owned());
+        }
+        // The other checkouts of a repository come from the same author.
+        let related = related_checkouts(folder).into_iter();
+        related.filter(|other| !contains_home(other)).find(|other| is_at_or_below(path, other))
+    })
 }
 
 /// The checkout around `start` that a home from the environment lies in, or is. One that only holds `start`, as a home holds
@@ -205,7 +211,12 @@ pub fn checkout_of_home(home: &Path, start: &Path) -> Option<PathBuf> {
             false => is_at_or_below(&home, folder) && (is_project || is_checkout(folder)),
         }
     };
-    start.ancestors().find(brings).map(Path::to_owned)
+    start.ancestors().find_map(|folder| {
+        if brings(&folder) {
+            return Some(folder.to_owned());
+        }
+        related_checkouts(folder).into_iter().find(|other| is_at_or_below(&home, other))
+    })
 }
 
 /// Whether `path` is `folder` or lies in it, by whatever path both are reached.

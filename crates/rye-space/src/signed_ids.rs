@@ -56,7 +56,7 @@ pub fn add(
 ) -> std::io::Result<()> {
     let path = user_ai.join(SIGNED_IDS_FILE);
     let folder = path.parent().unwrap_or(user_ai);
-    file::create_dirs(folder, false)?;
+    file::create_dirs(folder, true)?;
     let _lock = Lock::acquire_dir(folder)?;
     // What cannot be read any more binds nothing; it is replaced.
     let mut ids = read(user_ai, keys).unwrap_or_default();

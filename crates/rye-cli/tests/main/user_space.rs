@@ -69,10 +69,88 @@ fn copy_tree(from: &Path, to: &Path) {
     }
 }
 
+/// What of a user space decides whom the user trusts, below home: folders, and a file of each.
+fn deciding_paths(user: &User) -> Vec<String> {
+    let folders = ["", ".ai", ".ai/config", ".ai/config/keys"];
+    let made =
+        ["config/keys/trusted", "config/keys/revoked", "config/trust", "config/agent", "lockfiles/team"];
+    let mut paths: Vec<String> = folders.map(str::to_owned).to_vec();
+    for name in made {
+        let folder = user.home().join(".ai").join(name);
+        fs::create_dir_all(&folder).expect("folders");
+        let file = folder.join("note.txt");
+        fs::write(&file, "").expect("a file");
+        paths.extend([format!(".ai/{name}"), format!(".ai/{name}/note.txt")]);
+    }
+    paths
+}
+
+#[test]
+fn init_leaves_nothing_open_under_any_umask() {
+    let user = User::new();
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", "umask 000; exec \"$0\" init"]).arg(user.command().get_program());
+    let like = user.command();
+    command.env_clear().current_dir(user.project());
+    command.envs(like.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let made = command.output().expect("the command runs");
+    assert!(made.status.success(), "{made:?}");
+    for root in [user.home().join(".ai"), user.project().join(".ai")] {
+        let mut folders = vec![root];
+        while let Some(folder) = folders.pop() {
+            let mode = fs::metadata(&folder).expect("there").permissions().mode();
+            assert_eq!(mode & 0o022, 0, "{}", folder.display());
+            if folder.is_dir() {
+                folders
+                    .extend(fs::read_dir(&folder).expect("a folder").map(|entry| entry.expect("one").path()));
+            }
+        }
+    }
+}
+
+#[test]
+fn user_space_in_a_related_checkout_is_refused() {
+    let user = User::initialized();
+    let root = user.context.path().to_owned();
+    let git = |folder: &Path, words: &[&str]| {
+        let mut command = std::process::Command::new("git");
+        command.current_dir(folder).env("HOME", user.home()).args([
+            "-c",
+            "user.name=a",
+            "-c",
+            "user.email=a@b",
+        ]);
+        let output = command.args(words).output().expect("git runs");
+        assert!(output.status.success(), "{output:?}");
+    };
+    let main = made_folder(&root.join("main"));
+    git(&main, &["init", "-q", "."]);
+    git(&main, &["commit", "-q", "--allow-empty", "-m", "first"]);
+    git(&main, &["worktree", "add", "-q", "../first"]);
+    git(&main, &["worktree", "add", "-q", "../second"]);
+    for (space, start) in
+        [("main", "first"), ("second", "first"), ("first", "main"), ("main", "main"), ("main/.git", "first")]
+    {
+        let (space, start) = (root.join(space).join("h"), root.join(start));
+        copy_tree(&user.home().join(".ai"), &space.join(".ai"));
+        let mut command = user.command();
+        command.current_dir(&start).env("USER_SPACE", &space).args(["--json", "search", "hello"]);
+        run(&mut command).error(4, "RYE0418");
+        let mut command = user.command();
+        command.current_dir(&start).env("HOME", &space).args(["--json", "search", "hello"]);
+        run(&mut command).error(4, "RYE0418");
+        // From elsewhere it is a folder like another.
+        let mut command = user.command();
+        command.current_dir(user.project()).env("USER_SPACE", &space).args(["--json", "search", "hello"]);
+        assert_eq!(run(&mut command).exit, 0);
+        fs::remove_dir_all(&space).expect("removed");
+    }
+}
+
 #[test]
 fn user_space_of_another_user_is_refused() {
     let user = User::initialized();
-    for given_away in ["", ".ai", ".ai/config", ".ai/config/keys"] {
+    for given_away in deciding_paths(&user) {
         let path = user.home().join(given_away);
         if chown(&path, Some(MALLORY), None).is_err() {
             return;
@@ -97,18 +175,26 @@ fn user_space_of_another_user_is_refused() {
 #[test]
 fn user_space_open_to_all_is_refused() {
     let user = User::initialized();
-    for open in ["", ".ai", ".ai/config", ".ai/config/keys"] {
-        let path = user.home().join(open);
+    for open in deciding_paths(&user) {
+        let path = user.home().join(&open);
         let before = fs::metadata(&path).expect("there").permissions().mode() & 0o7777;
         for mode in [0o777, 0o1777, 0o702] {
             set_mode(&path, mode);
             let refused = user.assert_refused(["search", "hello"], 4, "RYE0418");
-            assert!(refused["hints"].to_string().contains("chmod o-w"), "{refused}");
+            assert!(refused["hints"].to_string().contains("chmod go-w"), "{refused}");
         }
+        // A group that has the number of its user is that user.
         set_mode(&path, 0o770);
         user.ok(["search", "hello"]);
-        let findings = user.data(["doctor"])["findings"].to_string();
-        assert!(findings.contains("chmod g-w"), "{findings}");
+        if ["", ".ai", ".ai/config", ".ai/config/keys"].contains(&open.as_str()) {
+            let findings = user.data(["doctor"])["findings"].to_string();
+            assert!(findings.contains("chmod g-w"), "{findings}");
+        }
+        // Only root can give it to another group.
+        if chown(&path, None, Some(MALLORY)).is_ok() {
+            user.assert_refused(["search", "hello"], 4, "RYE0418");
+            chown(&path, None, Some(0)).expect("given back");
+        }
         set_mode(&path, before);
     }
 }

@@ -314,7 +314,7 @@ fn trust_identity(
     }
     // Two at once for one key: the second adds its project to what the first has written.
     let folder = engine.workspace.roots.user_ai().join(TRUSTED_FOLDER);
-    file::create_dirs(&folder, false)?;
+    file::create_dirs(&folder, true)?;
     let _lock = file::Lock::acquire_dir(&folder)?;
     let documents = keys::identities_in(&folder);
     let present = documents.iter().filter_map(|found| found.identity.as_ref().ok());

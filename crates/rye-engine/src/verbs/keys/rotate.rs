@@ -80,7 +80,7 @@ pub fn replace_own_key(engine: &Engine) -> Result<Fingerprint> {
     let now = engine.now()?;
     let user_ai = workspace.roots.user_ai();
     let handovers = user_ai.join(HANDOVERS_FOLDER);
-    file::create_dirs(&handovers, false)?;
+    file::create_dirs(&handovers, true)?;
     let old_fingerprint = old.public_key().fingerprint();
     let path = handovers.join(format!("{old_fingerprint}.toml"));
     file::write_atomic(&path, &Handover::document(&old, &new, &now), FileMode::Preserve)?;
