@@ -10,6 +10,7 @@ pub mod config;
 pub mod definitions;
 pub mod dispatch;
 pub mod driver;
+pub mod file_inputs;
 pub mod hook_tools;
 pub mod models;
 pub mod preflight;

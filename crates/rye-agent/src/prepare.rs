@@ -15,6 +15,7 @@ use crate::action::Action;
 use crate::capability::Capabilities;
 use crate::config::{ConfigCache, ThreadConfig};
 use crate::definitions::{OutputField, PreloadOptions};
+use crate::file_inputs::{self, FileAccess, LoadedFile};
 use crate::hooks::{Hook, Hooks};
 use crate::limits::ThreadLimits;
 use crate::models::{self, ModelChoice, Providers};
@@ -52,6 +53,8 @@ pub struct ThreadRequest {
     pub message: Option<String>,
     /// What of its parent starts it.
     pub spawn_reason: Option<SpawnReason>,
+    /// Where the files among its inputs come from.
+    pub files: FileAccess,
     /// What it may not exceed besides.
     pub bounds: Option<(Capabilities, ThreadLimits)>,
     /// Its name, if it has one already.
@@ -76,6 +79,7 @@ impl ThreadRequest {
             history: Vec::new(),
             message: None,
             spawn_reason: None,
+            files: FileAccess::Project,
             bounds: None,
             thread_id: None,
             is_summary: false,
@@ -112,6 +116,8 @@ pub struct PreparedThread {
     pub model_choice: ModelChoice,
     /// What its user should know.
     pub notices: Vec<String>,
+    /// The files that were read for it; the store must have them before it starts.
+    pub files: Vec<LoadedFile>,
 }
 
 /// Resolves, verifies and freezes all a thread needs.
@@ -178,6 +184,7 @@ impl PreparedCache {
     ) -> Result<PreparedThread> {
         let directive = execute::load_directive(engine, &request.directive, &request.inputs)?;
         let template = self.template(engine, environment, request, &directive)?;
+        let files = load_files(engine, request, &directive, &template.model_choice)?;
         let text = |key: &str| directive.data.get(key).and_then(Value::as_str).unwrap_or_default();
         let prompt = match text("body").trim() {
             "" => "Execute the directive.",
@@ -200,7 +207,13 @@ impl PreparedCache {
             capabilities: template.capabilities.clone(),
             continuation_of: request.continues.clone(),
             forked_from: request.fork.as_ref().map(|fork| fork.source.clone()),
-            history: request.history.clone(),
+            files: match &request.files {
+                FileAccess::Recorded(parts) => parts.clone(),
+                FileAccess::User(_) | FileAccess::Project => {
+                    files.iter().map(|file| file.part.clone()).collect()
+                }
+            },
+            history: file_inputs::check_history(&request.history, &template.model_choice)?,
             message: request.message.clone(),
             spawn_reason: request.spawn_reason.clone(),
             depth: request.parent.as_ref().map_or(0, |parent| parent.spec.instance.depth.saturating_add(1)),
@@ -211,6 +224,7 @@ impl PreparedCache {
             spec,
             model_choice: template.model_choice.clone(),
             notices: template.notices.clone(),
+            files,
         })
     }
 
@@ -377,6 +391,25 @@ fn build_template(
         config,
     };
     Ok(PreparedTemplate { shared: Arc::new(shared), model_choice, limits, capabilities, notices })
+}
+
+/// The files among the inputs, read and counted for the model.
+fn load_files(
+    engine: &Engine,
+    request: &ThreadRequest,
+    directive: &LoadedDirective,
+    model_choice: &ModelChoice,
+) -> Result<Vec<LoadedFile>> {
+    let declared = list_field(&directive.fields, "inputs");
+    let Some(Value::Object(inputs)) = directive.data.get("given_inputs") else { return Ok(Vec::new()) };
+    let parent = request.parent.as_ref().map(|parent| &parent.spec.instance.capabilities);
+    let mut files = file_inputs::read_files(engine, &request.files, parent, &declared, inputs)
+        .map_err(|error| error.for_item(&request.directive))?;
+    for file in &mut files {
+        file_inputs::check_file(&mut file.part, model_choice)
+            .map_err(|error| error.for_item(&request.directive))?;
+    }
+    Ok(files)
 }
 
 /// The hooks around calls of the thread that starts this one, or that it is forked from: they hold for it too.

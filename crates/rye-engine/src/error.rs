@@ -316,6 +316,8 @@ codes! {
     StoreLost = "RYE1157", Integrity;
     /// A model does not take a setting of the directive.
     SettingUnsupported = "RYE1161", Validation;
+    /// A file cannot be an input.
+    FileInputRefused = "RYE1162", Validation;
 }
 
 impl fmt::Display for Code {

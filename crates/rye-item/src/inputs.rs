@@ -109,7 +109,7 @@ pub fn check_inputs(
 /// Whether `kind` is a type whose values are checked; of any other, every value is right.
 #[must_use]
 pub fn is_known_type(kind: &str) -> bool {
-    matches!(kind, "string" | "integer" | "number" | "boolean" | "object" | "array")
+    matches!(kind, "string" | "file" | "integer" | "number" | "boolean" | "object" | "array")
 }
 
 /// A text read as the declared type, or nothing where it does not fit; a string is taken as it is.
@@ -133,8 +133,8 @@ pub fn parse_typed(kind: &str, text: &str) -> Option<Value> {
 /// The value as the declared type has it, or nothing where it does not fit.
 fn coerce(kind: &str, value: &Value) -> Option<Value> {
     match (kind, value) {
-        ("string", Value::String(_)) => Some(value.clone()),
-        ("string", _) => None,
+        ("string" | "file", Value::String(_)) => Some(value.clone()),
+        ("string" | "file", _) => None,
         (_, Value::String(text)) => parse_typed(kind, text),
         ("integer", Value::Number(number)) => to_integer(number),
         ("integer", _) => None,

@@ -6,6 +6,7 @@ use rye_thread::model::{ModelSettings, ReasoningEffort};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
+use crate::files::{FileBlock, file_blocks};
 use crate::json_ref::JsonRef;
 use crate::protocol::{
     BodyOptions, MIN_REASONING_TOKENS, ReasoningStyle, SettingBounds, WireProtocol, reasoning_tokens,
@@ -14,7 +15,7 @@ use crate::protocol::{
 use crate::response_builder::{
     ApiError, ResponseBuilder, ResponseParseError, ResponseParser, api_error, parse_json,
 };
-use crate::{ChatMessage, FinishReason, ModelRequest, ToolCall, Usage};
+use crate::{ChatMessage, FilePart, FinishReason, ModelRequest, ToolCall, Usage};
 
 const PROTOCOL: &str = "anthropic";
 
@@ -60,6 +61,7 @@ enum Content<'a> {
 #[serde(untagged)]
 enum Block<'a> {
     Raw(&'a Value),
+    File(Value),
     Typed {
         #[serde(flatten)]
         block: TypedBlock<'a>,
@@ -180,7 +182,7 @@ fn thinking(request: &ModelRequest, options: &BodyOptions) -> Option<Value> {
 /// The body of a request.
 fn body(request: &ModelRequest, options: &BodyOptions, is_stream: bool) -> serde_json::Result<Vec<u8>> {
     let mut system = request.system.as_deref().map(Content::Text);
-    let mut messages = build_turns(request);
+    let mut messages = build_turns(request)?;
     if options.prompt_cache {
         system = system.map(with_cache_breakpoint);
         if let Some(last) = messages.pop() {
@@ -217,13 +219,40 @@ fn with_cache_breakpoint(content: Content<'_>) -> Content<'_> {
     Content::Blocks(blocks)
 }
 
-fn build_turns(request: &ModelRequest) -> Vec<Turn<'_>> {
+fn user_content<'a>(
+    request: &ModelRequest,
+    text: &'a str,
+    files: &[FilePart],
+) -> serde_json::Result<Content<'a>> {
+    if files.is_empty() {
+        return Ok(Content::Text(text));
+    }
+    let source = |file: &FilePart, data: String| json!({"type": "base64", "media_type": file.media_type.as_str(), "data": data});
+    let mut blocks: Vec<Block<'a>> = file_blocks(request, files)?
+        .into_iter()
+        .map(|(file, block)| {
+            Block::File(match block {
+                FileBlock::Image(data) => json!({"type": "image", "source": source(file, data)}),
+                FileBlock::Pdf(data) => {
+                    json!({"type": "document", "source": source(file, data), "title": file.name})
+                }
+                FileBlock::Text(text) => json!({"type": "text", "text": text}),
+            })
+        })
+        .collect();
+    blocks.push(TypedBlock::Text { text }.into());
+    Ok(Content::Blocks(blocks))
+}
+
+fn build_turns(request: &ModelRequest) -> serde_json::Result<Vec<Turn<'_>>> {
     let mut turns: Vec<Turn<'_>> = Vec::with_capacity(request.messages.len());
     let mut is_after_result = false;
     for message in &request.messages {
         let was_after_result = std::mem::take(&mut is_after_result);
         match message.as_ref() {
-            ChatMessage::User { text } => turns.push(Turn { role: "user", content: Content::Text(text) }),
+            ChatMessage::User { text, files } => {
+                turns.push(Turn { role: "user", content: user_content(request, text, files)? });
+            }
             ChatMessage::Assistant { text, calls, replay } => {
                 let mut blocks: Vec<Block<'_>> = replay_entries(replay, PROTOCOL).map(Block::Raw).collect();
                 if blocks.is_empty() {
@@ -255,7 +284,7 @@ fn build_turns(request: &ModelRequest) -> Vec<Turn<'_>> {
             }
         }
     }
-    turns
+    Ok(turns)
 }
 
 /// A block of the answer, as it was given and as it grew.

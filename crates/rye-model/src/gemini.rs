@@ -4,6 +4,7 @@ use rye_thread::model::ModelSettings;
 use serde_json::{Map, Value, json};
 use url::Url;
 
+use crate::files::{FileBlock, file_blocks};
 use crate::json_ref::JsonRef;
 use crate::protocol::{BodyOptions, SettingBounds, WireProtocol, reasoning_tokens, replay_entries};
 use crate::response_builder::{ResponseBuilder, ResponseParseError, ResponseParser, api_error, parse_json};
@@ -77,7 +78,7 @@ fn body(request: &ModelRequest) -> serde_json::Result<Vec<u8>> {
     if let Some(system) = &request.system {
         body.insert("systemInstruction".to_owned(), json!({"parts": [{"text": system}]}));
     }
-    body.insert("contents".to_owned(), build_contents(request).into());
+    body.insert("contents".to_owned(), build_contents(request)?.into());
     if !request.tools.is_empty() {
         let declarations: Vec<Value> = request
             .tools
@@ -97,13 +98,25 @@ fn body(request: &ModelRequest) -> serde_json::Result<Vec<u8>> {
     serde_json::to_vec(&body)
 }
 
-fn build_contents(request: &ModelRequest) -> Vec<Value> {
+fn build_contents(request: &ModelRequest) -> serde_json::Result<Vec<Value>> {
     let mut contents: Vec<Value> = Vec::with_capacity(request.messages.len());
     let mut is_after_result = false;
     for message in &request.messages {
         let was_after_result = std::mem::take(&mut is_after_result);
         match message.as_ref() {
-            ChatMessage::User { text } => contents.push(json!({"role": "user", "parts": [{"text": text}]})),
+            ChatMessage::User { text, files } => {
+                let mut parts: Vec<Value> = file_blocks(request, files)?
+                    .into_iter()
+                    .map(|(file, block)| match block {
+                        FileBlock::Image(data) | FileBlock::Pdf(data) => {
+                            json!({"inlineData": {"mimeType": file.media_type.as_str(), "data": data}})
+                        }
+                        FileBlock::Text(text) => json!({"text": text}),
+                    })
+                    .collect();
+                parts.push(json!({"text": text}));
+                contents.push(json!({"role": "user", "parts": parts}));
+            }
             ChatMessage::Assistant { text, calls, replay } => {
                 let mut parts: Vec<Value> = replay_entries(replay, PROTOCOL).cloned().collect();
                 if parts.is_empty() {
@@ -128,7 +141,7 @@ fn build_contents(request: &ModelRequest) -> Vec<Value> {
             }
         }
     }
-    contents
+    Ok(contents)
 }
 
 /// Reads answers.

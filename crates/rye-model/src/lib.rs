@@ -6,6 +6,7 @@
 mod anthropic;
 mod endpoint;
 mod endpoint_pool;
+mod files;
 mod gemini;
 mod json_ref;
 pub mod offline;
@@ -25,8 +26,9 @@ pub use endpoint_pool::{EndpointPool, Script};
 pub use protocol::ProviderProtocol;
 pub use provider_file::{ConnectError, Pricing, ProviderFile};
 pub use rye_thread::model::{
-    ChatMessage, FinishReason, ModelError, ModelRequest, ModelResponse, ModelSettings, ReasoningEffort,
-    ResponseDelta, TokenPrice, ToolCall, ToolDefinition, Usage, estimate,
+    ChatMessage, FileContents, FileKind, FilePart, FinishReason, MediaType, ModelError, ModelRequest,
+    ModelResponse, ModelSettings, ReasoningEffort, ResponseDelta, TokenPrice, ToolCall, ToolDefinition,
+    Usage, estimate,
 };
 
 /// An answer on its way. Dropping it ends the exchange at once.

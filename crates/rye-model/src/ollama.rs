@@ -1,13 +1,15 @@
 //! Ollama's own chat: one JSON object a line, calls in one piece and without ids.
 
 use rye_thread::model::{ModelSettings, ReasoningEffort};
+use serde::ser::Error as _;
 use serde_json::{Map, Value, json};
 
+use crate::files::{FileBlock, file_blocks};
 use crate::json_ref::JsonRef;
 use crate::protocol::{BodyOptions, SettingBounds, WireProtocol};
 use crate::response_builder::{ResponseBuilder, ResponseParseError, ResponseParser, api_error, parse_json};
 use crate::sse::Framing;
-use crate::{ChatMessage, FinishReason, ModelRequest, ToolCall};
+use crate::{ChatMessage, FilePart, FinishReason, ModelRequest, ToolCall};
 
 /// Ollama's own chat.
 #[derive(Debug)]
@@ -39,8 +41,8 @@ impl WireProtocol for OllamaChat {
 /// The body of a request.
 fn body(request: &ModelRequest, options: &BodyOptions, is_stream: bool) -> serde_json::Result<Vec<u8>> {
     let system = request.system.iter().map(|system| json!({"role": "system", "content": system}));
-    let messages: Vec<Value> =
-        system.chain(request.messages.iter().map(|message| message_body(message))).collect();
+    let messages = request.messages.iter().map(|message| message_body(request, message));
+    let messages: Vec<Value> = system.map(Ok).chain(messages).collect::<serde_json::Result<_>>()?;
     let mut bounds = Map::new();
     bounds.insert("num_predict".to_owned(), request.max_output_tokens.into());
     // Left to itself, it takes a small context and forgets the start of what it is told.
@@ -78,9 +80,28 @@ fn body(request: &ModelRequest, options: &BodyOptions, is_stream: bool) -> serde
     serde_json::to_vec(&body)
 }
 
-fn message_body(message: &ChatMessage) -> Value {
-    match message {
-        ChatMessage::User { text } => json!({"role": "user", "content": text}),
+fn user_body(request: &ModelRequest, text: &str, files: &[FilePart]) -> serde_json::Result<Value> {
+    let (mut images, mut texts) = (Vec::new(), Vec::new());
+    for (file, block) in file_blocks(request, files)? {
+        match block {
+            FileBlock::Image(data) => images.push(data),
+            FileBlock::Text(text) => texts.push(text),
+            FileBlock::Pdf(_) => {
+                return Err(serde_json::Error::custom(format!("`{}`: documents are not taken", file.name)));
+            }
+        }
+    }
+    texts.push(text.to_owned());
+    let mut body = json!({"role": "user", "content": texts.join("\n\n")});
+    if !images.is_empty() {
+        body["images"] = json!(images);
+    }
+    Ok(body)
+}
+
+fn message_body(request: &ModelRequest, message: &ChatMessage) -> serde_json::Result<Value> {
+    Ok(match message {
+        ChatMessage::User { text, files } => user_body(request, text, files)?,
         ChatMessage::Assistant { text, calls, .. } => {
             let mut turn = json!({"role": "assistant", "content": text});
             if !calls.is_empty() {
@@ -93,7 +114,7 @@ fn message_body(message: &ChatMessage) -> Value {
         ChatMessage::Tool { name, content, .. } => {
             json!({"role": "tool", "tool_name": name, "content": content})
         }
-    }
+    })
 }
 
 /// Reads answers.

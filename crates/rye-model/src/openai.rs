@@ -4,10 +4,11 @@ use rye_thread::model::ModelSettings;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use crate::files::{FileBlock, file_blocks};
 use crate::json_ref::JsonRef;
 use crate::protocol::{BodyOptions, SettingBounds, WireProtocol, replay_entries};
 use crate::response_builder::{ResponseBuilder, ResponseParseError, ResponseParser, api_error, parse_json};
-use crate::{ChatMessage, FinishReason, ModelRequest, ToolCall, Usage};
+use crate::{ChatMessage, FilePart, FinishReason, ModelRequest, ToolCall, Usage};
 
 const PROTOCOL: &str = "openai";
 
@@ -57,7 +58,7 @@ enum Turn<'a> {
         content: &'a str,
     },
     User {
-        content: &'a str,
+        content: UserContent<'a>,
     },
     Assistant {
         content: Option<&'a str>,
@@ -70,6 +71,13 @@ enum Turn<'a> {
         tool_call_id: &'a str,
         content: &'a str,
     },
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum UserContent<'a> {
+    Text(&'a str),
+    Parts(Vec<Value>),
 }
 
 #[derive(Serialize)]
@@ -127,12 +135,13 @@ fn body(request: &ModelRequest, options: &BodyOptions, is_stream: bool) -> serde
     let settings = &request.settings;
     let max_tokens = Some(request.max_output_tokens);
     let system = request.system.as_deref().map(|content| Turn::System { content });
-    let messages = request.messages.iter().map(|message| build_turn(message));
+    let system = system.into_iter().map(Ok);
+    let messages = request.messages.iter().map(|message| build_turn(request, message));
     serde_json::to_vec(&Body {
         model: &request.model,
         max_completion_tokens: max_tokens.filter(|_| !options.uses_max_tokens),
         max_tokens: max_tokens.filter(|_| options.uses_max_tokens),
-        messages: system.into_iter().chain(messages).collect(),
+        messages: system.chain(messages).collect::<serde_json::Result<_>>()?,
         tools: request
             .tools
             .iter()
@@ -182,9 +191,35 @@ fn is_strict(schema: &Value) -> bool {
     (!is_object || is_closed) && fields.iter().all(is_plain)
 }
 
-fn build_turn(message: &ChatMessage) -> Turn<'_> {
-    match message {
-        ChatMessage::User { text } => Turn::User { content: text },
+fn user_content<'a>(
+    request: &ModelRequest,
+    text: &'a str,
+    files: &[FilePart],
+) -> serde_json::Result<UserContent<'a>> {
+    if files.is_empty() {
+        return Ok(UserContent::Text(text));
+    }
+    let mut parts: Vec<Value> = file_blocks(request, files)?
+        .into_iter()
+        .map(|(file, block)| match block {
+            FileBlock::Image(data) => {
+                let url = format!("data:{};base64,{data}", file.media_type);
+                json!({"type": "image_url", "image_url": {"url": url}})
+            }
+            FileBlock::Pdf(data) => {
+                let data = format!("data:{};base64,{data}", file.media_type);
+                json!({"type": "file", "file": {"filename": file.name, "file_data": data}})
+            }
+            FileBlock::Text(text) => json!({"type": "text", "text": text}),
+        })
+        .collect();
+    parts.push(json!({"type": "text", "text": text}));
+    Ok(UserContent::Parts(parts))
+}
+
+fn build_turn<'a>(request: &ModelRequest, message: &'a ChatMessage) -> serde_json::Result<Turn<'a>> {
+    Ok(match message {
+        ChatMessage::User { text, files } => Turn::User { content: user_content(request, text, files)? },
         ChatMessage::Assistant { text, calls, replay } => Turn::Assistant {
             content: (!text.is_empty() || calls.is_empty()).then_some(text),
             tool_calls: calls.iter().map(build_call).collect(),
@@ -192,7 +227,7 @@ fn build_turn(message: &ChatMessage) -> Turn<'_> {
                 .find_map(|block| block.get("reasoning_content")),
         },
         ChatMessage::Tool { call_id, content, .. } => Turn::Tool { tool_call_id: call_id, content },
-    }
+    })
 }
 
 fn build_call(call: &ToolCall) -> Call<'_> {

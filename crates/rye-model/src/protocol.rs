@@ -226,6 +226,7 @@ mod tests {
                 tools: Arc::from([]),
                 max_output_tokens: 1,
                 settings: Arc::default(),
+                files: Arc::default(),
                 wants_stream: true,
             };
             for wire in ProviderProtocol::ALL.into_iter().filter_map(ProviderProtocol::wire) {

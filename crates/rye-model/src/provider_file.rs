@@ -19,6 +19,8 @@
 //! | `prompt_cache` | Anthropic: `true` asks for the prompt to be cached |
 //! | `reasoning` | Anthropic: `budget` asks for reasoning by a number of tokens, `effort` by a word; `budget` if not given |
 //! | `unsupported_settings` | settings of a directive's `<model>` that it cannot take: `temperature`, `reasoning_effort`, `stop`, `response_format` |
+//! | `files` | what it can be shown besides text: a list of `image` and `pdf`; nothing if not given |
+//! | `image_tokens` | the most tokens of one image: a number, or one for each model with `default`; 8000 if not given |
 //! | `body` | further fields of the request's body, such as `temperature` |
 //! | `profiles` | `{name: {match: [globs], …}}`: the first whose glob matches the model lies over the rest |
 //!
@@ -34,7 +36,7 @@ use std::time::Duration;
 
 use lillux::http::{HttpClient, HttpError};
 use rye_item::Diagnostic;
-use rye_thread::model::{ModelSetting, ModelSettings};
+use rye_thread::model::{FileKind, ModelSetting, ModelSettings};
 use serde_json::{Map, Value};
 
 use crate::TokenPrice;
@@ -43,6 +45,7 @@ use crate::protocol::{BodyOptions, ProviderProtocol, SettingBounds};
 
 const DEFAULT_CONTEXT_WINDOW: u64 = 200_000;
 const DEFAULT_MAX_OUTPUT_TOKENS: u64 = 16_384;
+const DEFAULT_IMAGE_TOKENS: u64 = 8000;
 
 /// One provider.
 #[derive(Clone, Debug, PartialEq)]
@@ -75,6 +78,9 @@ struct ProviderSettings {
     context_window: PerModel,
     max_output_tokens: PerModel,
     can_stream: bool,
+    /// What it can be shown besides text.
+    files: BTreeSet<FileKind>,
+    image_tokens: PerModel,
     /// Settings of directives that it cannot take.
     unsupported: BTreeSet<ModelSetting>,
     options: BodyOptions,
@@ -190,6 +196,19 @@ impl ProviderFile {
     #[must_use]
     pub fn max_output_tokens(&self, model: &str) -> u64 {
         self.settings(model).max_output_tokens.get(model).unwrap_or(DEFAULT_MAX_OUTPUT_TOKENS)
+    }
+
+    /// Whether a model can be shown a file of this kind. Every model reads text, and a script is shown nothing.
+    #[must_use]
+    pub fn takes_file(&self, model: &str, kind: FileKind) -> bool {
+        let own = self.settings(model);
+        kind == FileKind::Text || own.protocol == ProviderProtocol::Offline || own.files.contains(&kind)
+    }
+
+    /// The most tokens that one image is counted as.
+    #[must_use]
+    pub fn image_tokens(&self, model: &str) -> u64 {
+        self.settings(model).image_tokens.get(model).unwrap_or(DEFAULT_IMAGE_TOKENS)
     }
 
     /// Checks that a model takes a directive's settings, with answers of at most so many tokens. A script takes them all: it

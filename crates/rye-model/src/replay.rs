@@ -158,10 +158,11 @@ mod tests {
         ModelRequest {
             model: "m".to_owned(),
             system: None,
-            messages: vec![Arc::new(ChatMessage::User { text: text.to_owned() })],
+            messages: vec![Arc::new(ChatMessage::user(text.to_owned()))],
             tools: Arc::from([tool]),
             max_output_tokens: 100,
             settings: Arc::default(),
+            files: Arc::default(),
             wants_stream: false,
         }
     }

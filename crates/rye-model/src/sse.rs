@@ -127,6 +127,7 @@ mod tests {
             tools: Arc::from([]),
             max_output_tokens: 1,
             settings: Arc::default(),
+            files: Arc::default(),
             wants_stream: true,
         };
         let (mut framing, mut parser) = (wire.framing(), wire.parser());

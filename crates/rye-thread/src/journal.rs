@@ -139,6 +139,7 @@ mod tests {
             capabilities: Capabilities::none(),
             continuation_of: None,
             forked_from: None,
+            files: Vec::new(),
             history: Vec::new(),
             message: None,
             spawn_reason: None,

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::model::{ChatMessage, ModelSettings, TokenPrice};
+use crate::model::{ChatMessage, FilePart, ModelSettings, TokenPrice};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -36,6 +36,9 @@ pub struct ThreadInstance {
     pub prompt: String,
     /// The inputs the prompt was filled with.
     pub inputs: Map<String, Value>,
+    /// The files among its inputs, as they were read when it was made.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<FilePart>,
     /// The directive's action tags, filled in: the offline provider's script.
     pub actions: Vec<Value>,
     /// How much it may use at first; a person may allow more later.

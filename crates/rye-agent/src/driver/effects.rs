@@ -7,7 +7,7 @@ use std::time::Duration;
 use lillux::CancelToken;
 use rye_engine::verbs::execute::BlockingHook;
 use rye_item::ItemType;
-use rye_model::ModelRequest;
+use rye_model::{ModelError, ModelRequest};
 use serde_json::{Map, Value};
 use tokio::time::Instant;
 
@@ -18,6 +18,7 @@ use crate::callback::{CallContext, CallbackFactory, DEFAULT_MAX_CALL_DEPTH};
 use crate::capability::PermittedAction;
 use crate::dispatch::Dispatcher;
 use crate::envelope::ResultEnvelope;
+use crate::file_inputs::attach_files;
 use crate::machine::{CostBound, ToolResult};
 use crate::redact::{RedactStream, RedactionTally, Redactor};
 use crate::result_format::{self, ArtifactStore};
@@ -52,11 +53,15 @@ impl ThreadDriver {
         let spec = Arc::clone(&self.state.spec);
         let cancel_token = self.signal.cancel_token.child_token();
         match start {
-            PendingEffect::Model { request, cost_bound: worst } => {
+            PendingEffect::Model { mut request, cost_bound: worst } => {
                 let (provider, deltas) = (self.providers.at(self.state.model_index()), DeltaQueue::default());
                 let sink = deltas.clone();
+                let artifacts = self.deps.artifacts.clone();
                 let future = Box::pin(async move {
                     let on_delta = move |delta| sink.push(delta);
+                    if request.messages.iter().any(|message| !message.files().is_empty()) {
+                        request = with_files(request, artifacts).await?;
+                    }
                     provider.complete(&request, &on_delta).await
                 });
                 let stream = || RedactStream::new(Arc::clone(&self.deps.redactor));
@@ -221,6 +226,19 @@ impl ThreadDriver {
             blocking_hook: None,
         }
     }
+}
+
+/// The request with the bytes of its files, which are read where blocking does no harm.
+async fn with_files(
+    mut request: ModelRequest,
+    artifacts: Option<Arc<dyn ArtifactStore>>,
+) -> Result<ModelRequest, ModelError> {
+    let read = tokio::task::spawn_blocking(move || {
+        attach_files(&mut request, artifacts.as_deref())?;
+        Ok::<_, String>(request)
+    });
+    let read = read.await.unwrap_or_else(|error| Err(format!("reading a file broke off: {error}")));
+    read.map_err(|message| ModelError::before_send("FileMissing", message))
 }
 
 /// Does it, unless it was asked to end before it was its turn.

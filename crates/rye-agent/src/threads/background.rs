@@ -79,7 +79,7 @@ impl Threads {
         request: ThreadRequest,
         on_registered: impl FnOnce(&ThreadId),
     ) -> Result<BackgroundThread> {
-        let prepared = self.runtime.preparer.prepare(request).await?;
+        let prepared = self.runtime.prepare(request).await?;
         let connection = self.runtime.connect_background().await?;
         self.runtime.hand_to_background(connection, prepared, on_registered).await
     }

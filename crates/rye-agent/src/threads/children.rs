@@ -211,7 +211,7 @@ impl ChildSpawner {
             None => None,
         };
         let prepared = match purpose {
-            SpawnPurpose::Task(_) => self.runtime.preparer.prepare(request).await?,
+            SpawnPurpose::Task(_) => self.runtime.prepare(request).await?,
             SpawnPurpose::HookHelp(_) | SpawnPurpose::Summary(_) => {
                 self.runtime.preparer.prepare_with_model_of(parent, request).await?
             }

@@ -14,6 +14,7 @@ use super::resume::ResumeOptions;
 use super::{StartedThread, ThreadRuntime, Threads};
 use crate::cost::Cost;
 use crate::driver::CancelSignal;
+use crate::file_inputs::FileAccess;
 use crate::machine::{ThreadState, newest_turns};
 use crate::prepare::{PreparedThread, ThreadRequest};
 use crate::status::ThreadStatus;
@@ -118,7 +119,7 @@ impl ThreadRuntime {
         let spec = Arc::clone(&old.spec);
         request.parent = self.records.run_blocking(move |records| records.parent_of(&spec)).await?;
         self.carry_over(&mut request, &old, message, carryover).await?;
-        self.preparer.prepare(request).await
+        self.prepare(request).await
     }
 
     /// What goes along from an old thread: what was said, as far as there is room; a summary of the rest; its rights; its
@@ -145,6 +146,7 @@ impl ThreadRuntime {
         }
         let ceiling = old.spec.template.config.coordination.continuation.resume_ceiling_tokens;
         let recent = newest_turns(&old.messages, ceiling);
+        request.files = FileAccess::Recorded(old.spec.instance.files.clone());
         request.history = old.messages.first().cloned().into_iter().collect();
         // What does not go along is summarised; without a summary it is said that something is missing.
         if old.messages.len() > recent.len() + 1 {
@@ -154,7 +156,7 @@ impl ThreadRuntime {
                 }
                 None => "Older turns were removed to make room.".to_owned(),
             };
-            request.history.push(Arc::new(ChatMessage::User { text }));
+            request.history.push(Arc::new(ChatMessage::user(text)));
         }
         request.history.extend(recent);
         request.continues = Some(old.spec.instance.thread_id.clone());

@@ -20,6 +20,7 @@ use super::{ThreadRuntime, Threads};
 use crate::action::parse_params;
 use crate::definitions::ORCHESTRATOR;
 use crate::driver::CancelSignal;
+use crate::file_inputs::FileAccess;
 use crate::journal::JournalHeader;
 use crate::limits::ThreadLimits;
 use crate::machine::{ForkError, ForkPoint, fork_point};
@@ -120,6 +121,7 @@ impl ThreadRuntime {
             true => (Some(spec.template.model.clone()), Some(spec.template.provider.clone())),
             false => (options.model.or_else(|| Some(spec.template.model.clone())), options.provider),
         };
+        request.files = FileAccess::Recorded(spec.instance.files.clone());
         request.message = message;
         request.bounds = Some((spec.instance.capabilities.clone(), limits));
         request.fork = Some(ForkOrigin { source, spec, limits });
@@ -172,7 +174,7 @@ impl ThreadRuntime {
             refuse_raise(&row, &fork.limits, &old_limits)?;
         }
         let source = request.fork.as_ref().map(|fork| fork.source.clone());
-        let prepared = self.preparer.prepare(request).await?;
+        let prepared = self.prepare(request).await?;
         let directive = prepared.spec.template.directive.clone();
         let is_async = params.get("async_exec").is_some_and(|is| is == &json!(true) || is == &json!("true"));
         let mut response = if is_async {

@@ -12,6 +12,7 @@ use rye_model::ModelRequest;
 use serde_json::{Value, json};
 
 use super::{ThreadRuntime, Threads};
+use crate::file_inputs::FileAccess;
 use crate::machine::{Effect, ThreadOutcome, ThreadState, step};
 use crate::models::OFFLINE_PROVIDER;
 use crate::prepare::{ForkOrigin, ParentThread, ThreadRequest};
@@ -118,6 +119,7 @@ impl ThreadRuntime {
         request.provider = Some(OFFLINE_PROVIDER.to_owned());
         request.thread_id = Some(old.instance.thread_id.clone());
         request.is_summary = old.instance.cannot_suspend;
+        request.files = FileAccess::Recorded(old.instance.files.clone());
         request.bounds = Some((old.instance.capabilities.clone(), old.instance.limits));
         if let Some(parent) = &old.instance.parent {
             let parent = parent.clone();
@@ -130,7 +132,7 @@ impl ThreadRuntime {
                 request.fork = Some(ForkOrigin { source, spec, limits: old.instance.limits });
             }
         }
-        let new = self.preparer.prepare(request).await?.spec;
+        let new = self.prepare(request).await?.spec;
         let instance = ThreadInstance {
             prompt: new.instance.prompt.clone(),
             inputs: new.instance.inputs.clone(),

@@ -11,6 +11,7 @@ use crate::config::Concurrency;
 use crate::driver::{
     CancelSignal, PlaceRequest, ResumePoint, ThreadDriver, TranscriptWriter, wait_for_place,
 };
+use crate::file_inputs::shown_digests;
 use crate::journal::JournalHeader;
 use crate::machine::{ThreadEvent, ThreadState};
 use crate::prepare::{PreparedThread, ThreadRequest};
@@ -48,11 +49,20 @@ impl Threads {
     /// # Errors
     /// When it may not start.
     pub async fn prepare(&self, request: ThreadRequest) -> Result<PreparedThread> {
-        self.runtime.preparer.prepare(request).await
+        self.runtime.prepare(request).await
     }
 }
 
 impl ThreadRuntime {
+    /// Prepares a thread, and keeps the files that it shows to a model.
+    pub(super) async fn prepare(&self, request: ThreadRequest) -> Result<PreparedThread> {
+        let mut prepared = self.preparer.prepare(request).await?;
+        for file in std::mem::take(&mut prepared.files) {
+            self.store.put_blob(file.bytes, self.setup.clock.now_ms()).await?;
+        }
+        Ok(prepared)
+    }
+
     pub(super) async fn start(
         self: &Arc<Self>,
         prepared: PreparedThread,
@@ -109,7 +119,7 @@ impl ThreadRuntime {
             },
             is_detached: owner.is_none(),
             owner: owner.clone(),
-            blobs: vec![digest],
+            blobs: std::iter::once(digest).chain(shown_digests(&spec.instance)).collect(),
             records: vec![JournalRecord { at_ms, sequence: 1, body }],
             at_ms,
         };

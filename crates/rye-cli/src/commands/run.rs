@@ -1,6 +1,9 @@
 //! `run`: a directive in a thread, shown as it goes.
 
+use std::path::PathBuf;
+
 use rye_agent::driver::CancelSignal;
+use rye_agent::file_inputs::FileAccess;
 use rye_agent::prepare::ThreadRequest;
 use rye_agent::store::ThreadRow;
 use rye_agent::thread_id::ThreadId;
@@ -82,6 +85,7 @@ pub(super) fn thread_request(arguments: &RunArguments) -> Result<ThreadRequest, 
     request.model.clone_from(&arguments.model);
     request.provider.clone_from(&arguments.provider);
     request.limits = control::parse_limits(&arguments.limits, false)?;
+    request.files = FileAccess::User(PathBuf::from("."));
     Ok(request)
 }
 

@@ -26,6 +26,7 @@ mod dev_mode;
 mod downgrades;
 mod examples;
 mod faults;
+mod file_inputs;
 mod foreign_programs;
 mod git_folders;
 mod git_planted;

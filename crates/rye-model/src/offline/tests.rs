@@ -29,10 +29,11 @@ impl Conversation {
         let request = ModelRequest {
             model: "offline".to_owned(),
             system: None,
-            messages: vec![Arc::new(ChatMessage::User { text: "go".to_owned() })],
+            messages: vec![Arc::new(ChatMessage::user("go".to_owned()))],
             tools: tools.into(),
             max_output_tokens: 1,
             settings: Arc::default(),
+            files: Arc::default(),
             wants_stream: true,
         };
         Self { offline: OfflineProvider::new(script.to_vec(), outputs.to_vec(), inputs), request }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use rye_item::{Diagnostic, merge};
-use rye_thread::model::ModelSetting;
+use rye_thread::model::{FileKind, ModelSetting};
 use serde_json::{Map, Value};
 
 use super::{Auth, PerModel, Profile, ProviderFile, ProviderSettings};
@@ -31,7 +31,7 @@ const ITEM_KEYS: [&str; 13] = [
     "schema_version",
 ];
 
-const PROVIDER_KEYS: [&str; 17] = [
+const PROVIDER_KEYS: [&str; 19] = [
     "protocol",
     "url",
     "auth",
@@ -47,6 +47,8 @@ const PROVIDER_KEYS: [&str; 17] = [
     "prompt_cache",
     "reasoning",
     "unsupported_settings",
+    "files",
+    "image_tokens",
     "body",
     "profiles",
 ];
@@ -260,6 +262,8 @@ fn parse_settings(
         context_window: parse_per_model("context_window", fields.get("context_window"), problems),
         max_output_tokens,
         can_stream: problems.flag("stream", fields.get("stream"), true),
+        files: parse_files(fields.get("files"), problems),
+        image_tokens: parse_per_model("image_tokens", fields.get("image_tokens"), problems),
         unsupported: parse_unsupported(fields.get("unsupported_settings"), problems),
         options: parse_options(fields, protocol, problems),
         protocol: protocol?,
@@ -314,6 +318,20 @@ fn parse_unsupported(value: Option<&Value>, problems: &mut ProblemList) -> BTree
     found.unwrap_or_else(|| {
         let names: Vec<&str> = ModelSetting::ALL.into_iter().map(ModelSetting::as_str).collect();
         problems.add("unsupported_settings", &format!("must be a list of {}", names.join(", ")));
+        BTreeSet::new()
+    })
+}
+
+fn parse_files(value: Option<&Value>, problems: &mut ProblemList) -> BTreeSet<FileKind> {
+    let Some(value) = value else { return BTreeSet::new() };
+    let find = |name: &Value| match name.as_str() {
+        Some("image") => Some(FileKind::Image),
+        Some("pdf") => Some(FileKind::Pdf),
+        _ => None,
+    };
+    let found: Option<BTreeSet<FileKind>> = value.as_array().and_then(|list| list.iter().map(find).collect());
+    found.unwrap_or_else(|| {
+        problems.add("files", "must be a list of image, pdf");
         BTreeSet::new()
     })
 }

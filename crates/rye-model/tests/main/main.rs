@@ -52,7 +52,7 @@ fn fake_endpoint(protocol: &str, model: &FakeModel) -> ModelEndpoint {
 }
 
 fn user_message(text: &str) -> Arc<ChatMessage> {
-    Arc::new(ChatMessage::User { text: text.to_owned() })
+    Arc::new(ChatMessage::user(text.to_owned()))
 }
 
 fn request(wants_stream: bool) -> ModelRequest {
@@ -69,6 +69,7 @@ fn request(wants_stream: bool) -> ModelRequest {
         tools: Arc::from([tool]),
         max_output_tokens: 100,
         settings: Arc::default(),
+        files: Arc::default(),
         wants_stream,
     }
 }

@@ -138,6 +138,7 @@ impl World {
             capabilities: capabilities(),
             continuation_of: None,
             forked_from: None,
+            files: Vec::new(),
             history: Vec::new(),
             message: None,
             spawn_reason: None,

@@ -7,6 +7,7 @@ use crate::cost::Cost;
 use crate::definitions::SkippedTool;
 use crate::limits::ThreadLimits;
 use crate::machine::{ApprovalKind, ApprovalScope, BudgetResource};
+use crate::model::FilePart;
 use crate::status::{SuspendReason, ThreadStatus};
 use crate::thread_id::ThreadId;
 
@@ -187,6 +188,7 @@ serialized_fields! {
     bool => EventFieldType::Boolean,
     Vec<String> => EventFieldType::List,
     Vec<SkippedTool> => EventFieldType::List,
+    Vec<FilePart> => EventFieldType::List,
     Map<String, Value> => EventFieldType::Object,
     ThreadStatus => EventFieldType::OneOf(&[
         "created", "running", "suspended", "completed", "error", "cancelled", "killed", "continued",

@@ -9,6 +9,7 @@ use crate::cost::Cost;
 use crate::definitions::SkippedTool;
 use crate::limits::ThreadLimits;
 use crate::machine::{ApprovalKind, ApprovalScope, BudgetResource};
+use crate::model::FilePart;
 use crate::status::{SuspendReason, ThreadStatus};
 use crate::thread_id::ThreadId;
 
@@ -187,6 +188,8 @@ core_events! {
         role: String,
         /// The directive.
         directive: String,
+        /// The files that are shown with it.
+        files: Option<Vec<FilePart>>,
     }
 
     /// What the model answered, or what had arrived when the answer broke off.

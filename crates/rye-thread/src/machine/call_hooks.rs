@@ -260,7 +260,7 @@ impl ThreadState {
             CallStage::BeforeModel => {
                 let mut context = base_context(&self.spec, &self.cost);
                 let last = self.messages.last().and_then(|message| match &**message {
-                    ChatMessage::User { text } => Some(text.as_str()),
+                    ChatMessage::User { text, .. } => Some(text.as_str()),
                     ChatMessage::Assistant { .. } | ChatMessage::Tool { .. } => None,
                 });
                 context.insert("prompt".to_owned(), json!(last));

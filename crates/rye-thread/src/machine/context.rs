@@ -72,7 +72,7 @@ impl ThreadState {
             calls: response.calls.clone(),
             replay: Vec::new(),
         };
-        let reasoning = ChatMessage::User { text: response.reasoning.clone() };
+        let reasoning = ChatMessage::user(response.reasoning.clone());
         let output = [reply, reasoning].iter().map(estimate::max_message_tokens).fold(0, u64::saturating_add);
         let input = self.context.max_input_tokens(&self.full_request());
         Usage { input_tokens: input.div_ceil(3), output_tokens: output.div_ceil(3), ..Usage::default() }
@@ -125,7 +125,10 @@ impl ThreadState {
     #[must_use]
     pub fn conversation(&self) -> String {
         let lines = self.messages.iter().map(|message| match &**message {
-            ChatMessage::User { text } => format!("User: {text}"),
+            ChatMessage::User { text, files } => {
+                let names = files.iter().map(|file| format!("[{}: {}] ", file.media_type, file.name));
+                format!("User: {}{text}", names.collect::<String>())
+            }
             ChatMessage::Assistant { text, calls, .. } => {
                 let calls = calls.iter().map(|call| {
                     let arguments = serde_json::to_string(&call.input).unwrap_or_default();
@@ -168,7 +171,7 @@ impl ThreadState {
                 }
                 None => "Older turns were removed to make room. Go on with the task.".to_owned(),
             };
-            messages.push(Arc::new(ChatMessage::User { text: note }));
+            messages.push(Arc::new(ChatMessage::user(note)));
             messages.extend(recent);
             self.messages = messages;
             self.context = ContextUsage { recorded_messages: self.messages.len(), ..ContextUsage::default() };

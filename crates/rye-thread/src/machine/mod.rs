@@ -383,6 +383,6 @@ impl ThreadState {
 
     /// A message to the model.
     fn push_user_message(&mut self, text: String) {
-        self.messages.push(Arc::new(ChatMessage::User { text }));
+        self.messages.push(Arc::new(ChatMessage::user(text)));
     }
 }

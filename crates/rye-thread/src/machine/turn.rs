@@ -52,8 +52,22 @@ impl ThreadState {
         for text in (!first.is_empty()).then(|| first.join("\n\n")).into_iter().chain(messages.flatten()) {
             self.push_user_message(text);
         }
+        if own.history.is_empty() {
+            self.show_files();
+        }
         effects.extend(self.before_turn());
         effects
+    }
+
+    /// Puts the files of the inputs before the words of the first message.
+    fn show_files(&mut self) {
+        let shown = &self.spec.instance.files;
+        if !shown.is_empty()
+            && let Some(first) = self.messages.first_mut()
+            && let ChatMessage::User { files, .. } = Arc::make_mut(first)
+        {
+            files.clone_from(shown);
+        }
     }
 
     /// Before the model is asked: limits, if they are checked here, and what the call may cost.
@@ -91,10 +105,11 @@ impl ThreadState {
         self.context.recorded_messages = self.messages.len();
         let directive = &self.spec.template.directive;
         let new = self.messages[from..].iter().filter_map(|message| match &**message {
-            ChatMessage::User { text } => Some(Self::record(CoreEvent::CognitionIn {
+            ChatMessage::User { text, files } => Some(Self::record(CoreEvent::CognitionIn {
                 text: text.clone(),
                 role: "user".to_owned(),
                 directive: directive.clone(),
+                files: Some(files.clone()).filter(|files| !files.is_empty()),
             })),
             ChatMessage::Assistant { .. } | ChatMessage::Tool { .. } => None,
         });
@@ -111,6 +126,7 @@ impl ThreadState {
             tools: Arc::clone(&shared.definitions.tools),
             max_output_tokens: self.active_model().max_output_tokens,
             settings: Arc::clone(&shared.settings),
+            files: Arc::default(),
             wants_stream: shared.wants_stream,
         }
     }

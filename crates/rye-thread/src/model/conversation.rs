@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::ModelSettings;
+use super::{FileContents, FilePart, ModelSettings};
 
 /// One message of a conversation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -15,6 +15,9 @@ pub enum ChatMessage {
     User {
         /// The words.
         text: String,
+        /// Files that are shown before them.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        files: Vec<FilePart>,
     },
     /// What the model said.
     Assistant {
@@ -39,6 +42,23 @@ pub enum ChatMessage {
         #[serde(default)]
         is_error: bool,
     },
+}
+
+impl ChatMessage {
+    /// What the user says, without files.
+    #[must_use]
+    pub fn user(text: impl Into<String>) -> Self {
+        Self::User { text: text.into(), files: Vec::new() }
+    }
+
+    /// The files it shows.
+    #[must_use]
+    pub fn files(&self) -> &[FilePart] {
+        match self {
+            Self::User { files, .. } => files,
+            Self::Assistant { .. } | Self::Tool { .. } => &[],
+        }
+    }
 }
 
 /// A tool the model calls.
@@ -87,6 +107,9 @@ pub struct ModelRequest {
     /// How it is asked to answer.
     #[serde(default, skip_serializing_if = "is_default")]
     pub settings: Arc<ModelSettings>,
+    /// The bytes of the files that messages show, put here right before the request is sent.
+    #[serde(skip)]
+    pub files: Arc<FileContents>,
     /// Whether the answer should come piece by piece.
     #[serde(default)]
     pub wants_stream: bool,

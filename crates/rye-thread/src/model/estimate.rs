@@ -9,7 +9,7 @@
 use serde_json::Value;
 
 use super::text_tokens::TokenProfile;
-use super::{ChatMessage, ModelRequest, ToolDefinition};
+use super::{ChatMessage, FilePart, ModelRequest, ToolDefinition};
 
 /// How texts are counted, and what is added around them.
 #[derive(Clone, Copy, Debug)]
@@ -85,6 +85,14 @@ impl TokenCount<'_> {
         }
     }
 
+    fn file(self, file: &FilePart) -> u64 {
+        let tokens = match self {
+            Self::Bound => file.max_tokens(),
+            Self::Estimate(_) => file.tokens.saturating_mul(1000),
+        };
+        tokens.saturating_add(self.entry_overhead()).saturating_add(self.text(&file.name))
+    }
+
     fn request(self, request: &ModelRequest) -> u64 {
         let system = request.system.as_ref().map_or(0, |system| self.text(system));
         let tools = if request.tools.is_empty() { 0 } else { self.tools_overhead() };
@@ -99,7 +107,9 @@ impl TokenCount<'_> {
 
     fn message(self, message: &ChatMessage) -> u64 {
         let content = match message {
-            ChatMessage::User { text } => self.text(text),
+            ChatMessage::User { text, files } => {
+                files.iter().fold(self.text(text), |sum, file| sum.saturating_add(self.file(file)))
+            }
             ChatMessage::Assistant { text, calls, replay } => {
                 let calls: u64 = calls
                     .iter()
@@ -159,7 +169,7 @@ mod tests {
     use crate::model::ToolCall;
 
     fn request(texts: &[String]) -> ModelRequest {
-        let messages = texts.iter().map(|text| Arc::new(ChatMessage::User { text: text.clone() })).collect();
+        let messages = texts.iter().map(|text| Arc::new(ChatMessage::user(text.clone()))).collect();
         ModelRequest {
             model: "m".to_owned(),
             system: None,
@@ -167,6 +177,7 @@ mod tests {
             tools: Arc::from([]),
             max_output_tokens: 1,
             settings: Arc::default(),
+            files: Arc::default(),
             wants_stream: false,
         }
     }
@@ -207,7 +218,7 @@ mod tests {
             let before = request(&texts);
             let bound = max_input_tokens(&before);
             let mut longer = before.clone();
-            longer.messages.push(Arc::new(ChatMessage::User { text: more.clone() }));
+            longer.messages.push(Arc::new(ChatMessage::user(more.clone())));
             prop_assert!(max_input_tokens(&longer) > bound);
             let mut called = before.clone();
             let input = [("k".to_owned(), input)].into_iter().collect();

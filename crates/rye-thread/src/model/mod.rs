@@ -2,12 +2,14 @@
 
 mod conversation;
 pub mod estimate;
+mod file;
 mod price;
 mod response;
 mod settings;
 pub mod text_tokens;
 
 pub use conversation::{ChatMessage, ModelRequest, ToolCall, ToolDefinition};
+pub use file::{FileContents, FileKind, FilePart, MediaType};
 pub use price::TokenPrice;
 pub use response::{FinishReason, INCOMPLETE, ModelError, ModelResponse, ResponseDelta, Usage};
 pub use settings::{ModelSetting, ModelSettings, ReasoningEffort};

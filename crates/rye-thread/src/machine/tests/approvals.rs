@@ -199,7 +199,7 @@ fn approval_hook(event: &str, params: &Value) -> Value {
 #[test]
 fn hook_approval_resumes_where_it_stopped() {
     let first = |play: &Harness| match play.state.messages.first().map(AsRef::as_ref) {
-        Some(ChatMessage::User { text }) => text.clone(),
+        Some(ChatMessage::User { text, .. }) => text.clone(),
         _ => String::new(),
     };
     let hooks =
@@ -224,7 +224,7 @@ fn hook_approval_resumes_where_it_stopped() {
         answer_all(&mut play, false);
         assert_eq!(play.state.status(), status, "{on_deny}");
         if status == ThreadStatus::Running {
-            let is_notified = matches!(play.state.messages.last().map(AsRef::as_ref), Some(ChatMessage::User { text }) if text.contains("Ada denied this"));
+            let is_notified = matches!(play.state.messages.last().map(AsRef::as_ref), Some(ChatMessage::User { text, .. }) if text.contains("Ada denied this"));
             assert!(is_notified, "the model is told");
         }
     }

@@ -195,7 +195,7 @@ fn hooks_around_the_model_add_and_block() {
         _ => None,
     });
     let last = request.expect("asked").messages.last().cloned();
-    assert_eq!(last.as_deref(), Some(&ChatMessage::User { text: "Today is Friday.".to_owned() }));
+    assert_eq!(last.as_deref(), Some(&ChatMessage::user("Today is Friday.".to_owned())));
     play.respond(call_response(&["allowed"]));
     play.finish_tool(0, "ok");
     answer(&mut play, &json!({"call": {"block": "enough"}}));
@@ -213,7 +213,7 @@ fn hook_after_model_turns_answers_down() {
     answer(&mut play, &json!({"call": {"block": "the tests fail"}}));
     assert!(play.is_calling(), "the thread continues, and the model reads why");
     let last = play.state.messages.last().expect("a message");
-    assert!(matches!(&**last, ChatMessage::User { text } if text.contains("the tests fail")));
+    assert!(matches!(&**last, ChatMessage::User { text, .. } if text.contains("the tests fail")));
     play.drain();
     play.respond(call_response(&["allowed"]));
     answer(&mut play, &json!({"call": {"block": "no tools now"}}));

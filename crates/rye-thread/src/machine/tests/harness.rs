@@ -111,6 +111,7 @@ impl TestSpec {
             .expect("capabilities"),
             continuation_of: None,
             forked_from: None,
+            files: Vec::new(),
             history: Vec::new(),
             message: None,
             spawn_reason: None,

@@ -504,7 +504,7 @@ fn compaction_keeps_first_message() {
         assert!(play.state.messages.len() <= 2 + 2 * 2, "turn {turn}: {}", play.state.messages.len());
     }
     assert!(
-        matches!(&**play.state.messages.first().expect("a message"), ChatMessage::User { text } if text == "Do it.")
+        matches!(&**play.state.messages.first().expect("a message"), ChatMessage::User { text, .. } if text == "Do it.")
     );
     assert!(play.event_types().contains(&"context_compacted"), "{:?}", play.event_types());
 }
