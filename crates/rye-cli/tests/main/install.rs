@@ -73,7 +73,9 @@ pub fn installed_files(user: &User) -> Vec<String> {
     let files = snapshot(&ai).into_keys().filter(|path| path.is_file());
     let mut names: Vec<String> = files
         .map(|path| path.strip_prefix(&ai).expect("below").display().to_string())
-        .filter(|name| !name.contains("examples/") && !name.starts_with('.'))
+        .filter(|name| {
+            !name.contains("examples/") && !name.starts_with("config/keys/") && !name.starts_with('.')
+        })
         .collect();
     names.sort();
     names
