@@ -11,10 +11,14 @@ use serde::Serialize;
 
 use crate::engine::{Engine, EngineOptions, HostEnvironment, WallClock};
 use crate::error::{Code, Error, Result};
+use crate::verbs::new_item::{self, ToolLanguage};
 use crate::verbs::{keys as key_verbs, sign, trust};
 
-const EXAMPLES: [(ItemType, &str, &str, &str); 3] = [
-    (ItemType::Tool, "examples/hello", ".py", include_str!("../../examples/hello.py")),
+/// The tool among the examples.
+const EXAMPLE_TOOL: &str = "examples/hello";
+
+/// The other examples.
+const EXAMPLES: [(ItemType, &str, &str, &str); 2] = [
     (ItemType::Directive, "examples/greet", ".md", include_str!("../../examples/greet.md")),
     (ItemType::Knowledge, "examples/style", ".md", include_str!("../../examples/style.md")),
 ];
@@ -103,6 +107,10 @@ pub fn init_with_host(
     let without_project = Roots { project: None, ..roots.clone() };
     let engine = open(&without_project)?;
 
+    let (extension, text) = example_tool(&engine, &ai)?;
+    let mut examples = vec![(ItemType::Tool, EXAMPLE_TOOL, extension, text)];
+    examples
+        .extend(EXAMPLES.map(|(item_type, id, extension, text)| (item_type, id, extension, text.to_owned())));
     let mut created = Vec::new();
     let mut existing = Vec::new();
     let (fingerprint, key_created) = match own_signing_key(&engine) {
@@ -137,7 +145,7 @@ pub fn init_with_host(
     );
     record_path(ignore_threads(&ai)?, &mut created, &mut existing);
     if !is_user_space {
-        for (item_type, id, extension, text) in EXAMPLES {
+        for (item_type, id, extension, text) in &examples {
             let relative = PathBuf::from(format!("{}/{id}{extension}", item_type.folder()));
             record_path(write_if_absent(&ai, &relative, text)?, &mut created, &mut existing);
         }
@@ -145,11 +153,11 @@ pub fn init_with_host(
     // Opened anew: the key and its document count from here on.
     let engine = open(&roots)?;
     if !is_user_space {
-        for (item_type, id, extension, text) in EXAMPLES {
+        for (item_type, id, extension, text) in &examples {
             let path = ai.join(format!("{}/{id}{extension}", item_type.folder()));
             // One that was killed leaves examples without a signature.
             if created.contains(&path) || is_unsigned_example(&path, text) {
-                sign::sign_item(&engine, &ItemRef::new(item_type, ItemId::new(id)?), None)?;
+                sign::sign_item(&engine, &ItemRef::new(*item_type, ItemId::new(*id)?), None)?;
             }
         }
     }
@@ -171,6 +179,36 @@ pub fn init_with_host(
         identity,
         has_other_identities,
     })
+}
+
+/// The example of a tool, in a language that runs here: the extension and the text. One that is there keeps its language.
+fn example_tool(engine: &Engine, ai: &Path) -> Result<(&'static str, String)> {
+    let item = ItemRef::new(ItemType::Tool, ItemId::new(EXAMPLE_TOOL)?);
+    let python = || (".py", include_str!("../../examples/hello.py").to_owned());
+    let shell = || (".yaml", include_str!("../../examples/hello.yaml").to_owned());
+    let in_language = |language: ToolLanguage| match language {
+        ToolLanguage::Python => python(),
+        ToolLanguage::Js | ToolLanguage::Ts | ToolLanguage::Bash => {
+            (language.extension(), new_item::fill(language.template(), &item, "rye init"))
+        }
+    };
+    let languages = [ToolLanguage::Python, ToolLanguage::Js, ToolLanguage::Bash];
+    let exists = |extension: &str| {
+        let path = format!("{}/{EXAMPLE_TOOL}{extension}", ItemType::Tool.folder());
+        ai.join(path).symlink_metadata().is_ok()
+    };
+    if let Some(language) = languages.into_iter().find(|language| exists(language.extension())) {
+        return Ok(in_language(language));
+    }
+    if exists(shell().0) {
+        return Ok(shell());
+    }
+    // A caller that does not say what is around it gets the usual one.
+    if !engine.host.variables.contains_key("PATH") {
+        return Ok(python());
+    }
+    let is_present = |language: &ToolLanguage| new_item::is_present(engine, *language);
+    Ok(languages.into_iter().find(is_present).map_or_else(shell, in_language))
 }
 
 /// Whether a file is an example as it is before it is signed.

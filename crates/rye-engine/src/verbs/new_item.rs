@@ -42,7 +42,7 @@ impl ToolLanguage {
         }
     }
 
-    fn extension(self) -> &'static str {
+    pub(super) fn extension(self) -> &'static str {
         match self {
             Self::Python => ".py",
             Self::Js => ".js",
@@ -51,7 +51,7 @@ impl ToolLanguage {
         }
     }
 
-    fn template(self) -> &'static str {
+    pub(super) fn template(self) -> &'static str {
         match self {
             Self::Python => include_str!("../../templates/tool.py"),
             Self::Js => include_str!("../../templates/tool.js"),
@@ -242,16 +242,14 @@ fn choose_language(
     wanted: Option<ToolLanguage>,
     notes: &mut Vec<String>,
 ) -> Result<ToolLanguage> {
-    let is_present =
-        |language: ToolLanguage| language.programs().iter().any(|program| has_program(engine, program));
     let Some(language) = wanted else {
         let choices = [ToolLanguage::Python, ToolLanguage::Js, ToolLanguage::Bash];
-        return choices.into_iter().find(|language| is_present(*language)).ok_or_else(|| {
+        return choices.into_iter().find(|language| is_present(engine, *language)).ok_or_else(|| {
             Error::new(Code::NoInterpreter, "neither Python, Node nor bash was found on PATH")
                 .hint("install one of them, or choose the language yourself: --lang bash")
         });
     };
-    if !is_present(language) {
+    if !is_present(engine, language) {
         let programs = language.programs().join(" or ");
         notes.push(format!("{programs} is not on your PATH: the tool runs once it is installed"));
     }
@@ -261,13 +259,18 @@ fn choose_language(
     Ok(language)
 }
 
+/// Whether tools in a language run here.
+pub(super) fn is_present(engine: &Engine, language: ToolLanguage) -> bool {
+    language.programs().iter().any(|program| has_program(engine, program))
+}
+
 /// Whether a program is on the PATH of the caller.
 fn has_program(engine: &Engine, program: &str) -> bool {
     let path = engine.host.variables.get("PATH").map(String::as_str).unwrap_or_default();
     std::env::split_paths(path).any(|folder| folder.is_absolute() && folder.join(program).is_file())
 }
 
-fn fill(template: &str, item: &ItemRef, author: &str) -> String {
+pub(super) fn fill(template: &str, item: &ItemRef, author: &str) -> String {
     let title = item.id.name().replace(['_', '-'], " ");
     let mut letters = title.chars();
     let title = letters.next().map(|first| first.to_uppercase().chain(letters).collect::<String>());
