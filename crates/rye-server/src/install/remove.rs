@@ -135,7 +135,12 @@ fn without_yaml_block(text: &str, key: &str) -> String {
             is_in_servers = line.trim_end() == format!("{key}:") || line.starts_with(&format!("{key}: #"));
         }
         if let Some(indent) = entry_indent {
-            if is_silent || indent_of(line) > indent {
+            // A comment that is not indented further belongs to what follows.
+            if line.trim().is_empty() {
+                lines.push(line);
+                continue;
+            }
+            if indent_of(line) > indent {
                 continue;
             }
             entry_indent = None;
