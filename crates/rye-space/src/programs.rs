@@ -1,9 +1,10 @@
 //! Programs of projects (`.venv/bin/python`, `node_modules/.bin/tsx`) as they were when the user approved them. A signed
 //! record in user space, beside the approvals: no tool can write there.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use lillux::file::Lock;
+use lillux::file::{self, FileMode, Lock};
 use lillux::{Digest, SecretKey};
 use rye_item::text::quote;
 use rye_trust::KeyRing;
@@ -14,6 +15,40 @@ use crate::keys;
 
 /// Below the user's `.ai/`: recorded programs.
 pub const PROGRAMS_FILE: &str = "config/trust/programs.yaml";
+
+/// Below the user's `.ai/`: what each recorded program consisted of, in a file with the name of the program's digest.
+const LISTINGS_FOLDER: &str = "config/trust/programs";
+
+/// The largest of them that is read.
+const MAX_LISTING_BYTES: u64 = 16 << 20;
+
+/// What a recorded program consisted of; `None` if that is not known. The digest in the signed record vouches for it.
+#[must_use]
+pub fn read_listing(user_ai: &Path, record: &ProgramRecord) -> Option<String> {
+    let path = user_ai.join(LISTINGS_FOLDER).join(record.digest.to_hex());
+    let (bytes, _) = file::read_bounded(&path, MAX_LISTING_BYTES).ok()?;
+    (Digest::of(&bytes) == record.digest).then(|| String::from_utf8(bytes).ok()).flatten()
+}
+
+/// Keeps what recorded programs consist of, and forgets what no record names.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn write_listings(user_ai: &Path, records: &ProgramRecords, listings: &[String]) -> std::io::Result<()> {
+    let folder = user_ai.join(LISTINGS_FOLDER);
+    file::create_dirs(&folder, true)?;
+    for listing in listings {
+        let name = Digest::of(listing.as_bytes()).to_hex();
+        file::write_atomic(&folder.join(name), listing.as_bytes(), FileMode::Private)?;
+    }
+    let known: BTreeSet<String> = records.records.iter().map(|record| record.digest.to_hex()).collect();
+    for entry in fs_err::read_dir(&folder)?.flatten() {
+        if entry.file_name().to_str().is_none_or(|name| !known.contains(name)) {
+            file::remove_unsynced(&entry.path())?;
+        }
+    }
+    Ok(())
+}
 
 /// One program of a project.
 #[derive(Clone, Debug, PartialEq, Eq)]

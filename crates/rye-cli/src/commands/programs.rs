@@ -64,14 +64,18 @@ pub(super) fn show(output: &Output, program: &NewProgram) {
         DIM,
         format_args!("  sha256 {}…, owner {}{}", program.digest, program.owner, modified.unwrap_or_default()),
     ));
-    if program.startup_files > 0 {
-        output.ask(paint(
-            DIM,
-            format_args!(
-                "  loads {} when it starts; latest: {}",
-                counted(program.startup_files, "file"),
-                program.latest_startup_files.join(", ")
-            ),
-        ));
+    if program.startup_files > 0 && !program.is_folder {
+        let loads = counted(program.startup_files, "file");
+        output.ask(paint(DIM, format_args!("  loads {loads} when it starts")));
+    }
+    if program.replaced_programs > 0 {
+        let replaced = counted(program.replaced_programs, "program");
+        output.ask(paint(WARNING, format_args!("  {replaced} would run in place of the system's")));
+    }
+    if program.changed_count > 0 {
+        let more = program.changed_count - program.changed_files.len();
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let named = program.changed_files.join(", ");
+        output.ask(paint(DIM, format_args!("  new or changed: {named}{more}")));
     }
 }

@@ -107,6 +107,32 @@ fn links_and_startup_files_are_named() {
 }
 
 #[test]
+fn planted_programs_are_named_whatever_their_time() {
+    let user = with_tool();
+    for number in 10..60 {
+        plant(&user, &format!(".venv/bin/black{number}"), "1");
+    }
+    user.ok(["trust", ".", "--yes"]);
+    for name in ["zebra", "git", "black11"] {
+        plant(&user, &format!(".venv/bin/{name}"), "2");
+        let old = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000);
+        let file = std::fs::File::options().write(true).open(user.project().join(".venv/bin").join(name));
+        file.expect("a file").set_modified(old).expect("a time");
+    }
+    let programs = refused(&user, &["trust", "."]);
+    let folder = programs.as_array().expect("a list").iter().find(|program| program["path"] == ".venv/bin");
+    let folder = folder.expect("the folder");
+    let expected = [".venv/bin/git (runs in place of the system's)", ".venv/bin/black11", ".venv/bin/zebra"];
+    assert_eq!(folder["latest_startup_files"], json!(expected), "{folder}");
+    assert_eq!((&folder["changed_count"], &folder["replaced_programs"]), (&json!(3), &json!(1)));
+    // Without a record of what was there before, everything is named or counted.
+    std::fs::remove_dir_all(user.home().join(".ai/config/trust/programs")).expect("removed");
+    let programs = refused(&user, &["trust", "."]);
+    let folder = programs.as_array().expect("a list").iter().find(|program| program["path"] == ".venv/bin");
+    assert_eq!(folder.expect("the folder")["changed_count"], json!(52));
+}
+
+#[test]
 fn link_to_a_strangers_interpreter_is_not_the_systems() {
     let user = with_tool();
     let elsewhere = user.context.write("elsewhere/python", "#!/bin/sh\nexec python3 \"$@\"\n");

@@ -4,10 +4,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use lillux::Digest;
-use rye_exec::environment::ProgramParts;
+use rye_exec::environment::{self, ProgramParts};
 use rye_item::text::one_line;
 use rye_space::accounts::Accounts;
-use rye_space::programs::{ProgramRecord, ProgramRecords};
+use rye_space::programs::{self, ProgramRecord, ProgramRecords};
 use rye_space::roots;
 use rye_trust::signature::Timestamp;
 use serde::Serialize;
@@ -16,8 +16,8 @@ use super::{ProgramRecordReport, collect_parts, record_key};
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
 
-/// How many files that a program loads are named.
-const MAX_NAMED_FILES: usize = 5;
+/// How many files of a program are named.
+const MAX_NAMED_FILES: usize = 20;
 /// How much of a digest is shown.
 const SHORT_DIGEST: usize = 16;
 /// Others may write to a file or folder with this mode.
@@ -48,8 +48,14 @@ pub struct NewProgram {
     pub modified: Option<String>,
     /// How many files it loads by itself when it starts.
     pub startup_files: usize,
-    /// Those of them that changed last, below the project where they lie in it.
-    pub latest_startup_files: Vec<String>,
+    /// The first of its files that are new or changed since it was recorded: those that would run in place of a program of
+    /// the system, then by name. Below the project where they lie in it.
+    #[serde(rename = "latest_startup_files")]
+    pub changed_files: Vec<String>,
+    /// How many files are new or changed.
+    pub changed_count: usize,
+    /// How many of them would run in place of a program of the system.
+    pub replaced_programs: usize,
 }
 
 impl NewProgram {
@@ -75,7 +81,8 @@ impl NewProgram {
         }
     }
 
-    fn new(path: &str, project: &Path, parts: &ProgramParts, is_change: bool) -> Result<Self> {
+    fn new(path: &str, project: &Path, program: &ReviewedProgram<'_>) -> Result<Self> {
+        let ReviewedProgram { parts, changed, system_path, is_change } = *program;
         let real_path = parts.target().to_owned();
         let is_folder = real_path.is_dir();
         let io_error = |message: String| Error::new(Code::Io, message);
@@ -88,12 +95,26 @@ impl NewProgram {
         let metadata = parts.target_metadata();
         let owner = metadata.map(MetadataExt::uid);
         let is_in_project = real_path.starts_with(project);
-        let mut files: Vec<(&Path, i64)> = parts.startup_files().collect();
-        files.sort_by_key(|(path, modified)| (std::cmp::Reverse(*modified), *path));
-        let latest = files.iter().take(MAX_NAMED_FILES).map(|(path, _)| {
+        // Not by time: a tool sets that as it likes.
+        let replaces = |path: &Path| {
+            let name = path.file_name().and_then(|name| name.to_str());
+            is_folder
+                && path.starts_with(&real_path)
+                && name.is_some_and(|name| environment::find_on_path(name, system_path).is_some())
+        };
+        let mut files: Vec<(bool, &Path)> = changed
+            .iter()
+            .filter(|path| **path != real_path)
+            .map(|path| (!replaces(path), path.as_path()))
+            .collect();
+        files.sort();
+        let replaced_programs = files.iter().filter(|(is_other, _)| !is_other).count();
+        let named = files.iter().take(MAX_NAMED_FILES).map(|(is_other, path)| {
             let below = path.strip_prefix(project).unwrap_or(path);
-            one_line(&below.display().to_string())
+            let note = if *is_other { "" } else { " (runs in place of the system's)" };
+            format!("{}{note}", one_line(&below.display().to_string()))
         });
+        let changed_files = named.collect();
         Ok(Self {
             path: path.to_owned(),
             is_change,
@@ -105,11 +126,25 @@ impl NewProgram {
             modified: metadata
                 .and_then(|metadata| Timestamp::from_unix(u64::try_from(metadata.mtime()).ok()?))
                 .map(|moment| moment.to_string()),
-            startup_files: files.len(),
-            latest_startup_files: latest.collect(),
+            startup_files: parts.startup_files().count(),
+            changed_files,
+            changed_count: files.len(),
+            replaced_programs,
             real_path,
         })
     }
+}
+
+/// A program as it is now, beside what was recorded of it.
+#[derive(Clone, Copy)]
+struct ReviewedProgram<'a> {
+    parts: &'a ProgramParts,
+    /// Parts that are new or changed since it was recorded.
+    changed: &'a [PathBuf],
+    /// Where programs are found that are not the project's.
+    system_path: &'a str,
+    /// Whether another one was recorded under this name.
+    is_change: bool,
 }
 
 /// The largest program that is read.
@@ -137,6 +172,7 @@ pub struct ProgramReview {
     pub new: Vec<NewProgram>,
     recorded: ProgramRecordReport,
     records: Vec<ProgramRecord>,
+    listings: Vec<String>,
 }
 
 impl ProgramReview {
@@ -156,7 +192,9 @@ impl ProgramReview {
         }
         let user_ai = engine.workspace.roots.user_ai();
         let known = ProgramRecords::read(&user_ai, &engine.workspace.keys);
-        if known.problem.is_none() && self.records.iter().all(|record| known.records.contains(record)) {
+        let is_listed = |record: &ProgramRecord| programs::read_listing(&user_ai, record).is_some();
+        let is_kept = |record: &ProgramRecord| known.records.contains(record) && is_listed(record);
+        if known.problem.is_none() && self.records.iter().all(is_kept) {
             return Ok(self.recorded);
         }
         let (key, now) = (engine.signing_key()?, engine.now()?);
@@ -171,6 +209,7 @@ impl ProgramReview {
             .records
             .sort_by(|left, right| (&left.project, &left.path).cmp(&(&right.project, &right.path)));
         records.write(&user_ai, &key, &now)?;
+        programs::write_listings(&user_ai, &records, &self.listings)?;
         Ok(self.recorded)
     }
 
@@ -190,27 +229,36 @@ fn refuse_damaged(records: &ProgramRecords) -> Result<()> {
 }
 
 /// Looks at these programs of the project `folder`.
-pub(super) fn review(engine: &Engine, folder: &Path, programs: &[PathBuf]) -> Result<ProgramReview> {
+pub(super) fn review(engine: &Engine, folder: &Path, candidates: &[PathBuf]) -> Result<ProgramReview> {
     let mut review = ProgramReview::default();
     let real = roots::canonicalize_existing(folder);
-    let Some(project) = real.to_str().filter(|_| !programs.is_empty()) else { return Ok(review) };
-    let known = ProgramRecords::read(&engine.workspace.roots.user_ai(), &engine.workspace.keys);
+    let Some(project) = real.to_str().filter(|_| !candidates.is_empty()) else { return Ok(review) };
+    let user_ai = engine.workspace.roots.user_ai();
+    let known = ProgramRecords::read(&user_ai, &engine.workspace.keys);
     refuse_damaged(&known)?;
-    for program in programs {
+    let path_variable = engine.host.variables.get("PATH").map(String::as_str).unwrap_or_default();
+    let system_path = super::search_path(engine, path_variable);
+    for program in candidates {
         let Some(path) = record_key(folder, program) else { continue };
         let parts =
-            match collect_parts(engine, program, folder).and_then(|parts| Ok((parts.digest()?, parts))) {
+            match collect_parts(engine, program, folder).and_then(|parts| Ok((parts.listing()?, parts))) {
                 Ok(parts) => parts,
                 Err(error) => {
                     review.recorded.skipped.push(format!("`{}`: {error}", one_line(&path)));
                     continue;
                 }
             };
-        let (digest, parts) = parts;
+        let (listing, parts) = parts;
+        let digest = Digest::of(listing.as_bytes());
         let old = known.find(project, &path);
         if old.is_none_or(|old| old.digest != digest) {
-            review.new.push(NewProgram::new(&path, &real, &parts, old.is_some())?);
+            let before = old.and_then(|old| programs::read_listing(&user_ai, old)).unwrap_or_default();
+            let changed = environment::changed_parts(&before, &listing);
+            let (parts, changed, system_path) = (&parts, &changed[..], system_path.as_str());
+            let reviewed = ReviewedProgram { parts, changed, system_path, is_change: old.is_some() };
+            review.new.push(NewProgram::new(&path, &real, &reviewed)?);
         }
+        review.listings.push(listing);
         review.recorded.programs.push(path.clone());
         review.records.push(ProgramRecord {
             project: project.to_owned(),

@@ -22,7 +22,7 @@ use serde_json::{Map, Value};
 
 pub use interpreter::{CommandOutput, ProgramFinder, ResolvedCommand};
 pub use policy::EnvironmentPolicy;
-pub use program::{ProgramError, ProgramParts};
+pub use program::{ProgramError, ProgramParts, changed_parts};
 pub use search_path::{apply_search_paths, find_on_path};
 pub use template_context::TemplateContext;
 

@@ -52,6 +52,18 @@ struct Part {
     metadata: Metadata,
 }
 
+/// The paths in the listing `new` that are not in `old` as they are in `new`.
+#[must_use]
+pub fn changed_parts(old: &str, new: &str) -> Vec<PathBuf> {
+    let old: BTreeSet<(&str, &str)> = listed_parts(old).collect();
+    listed_parts(new).filter(|part| !old.contains(part)).map(|(path, _)| PathBuf::from(path)).collect()
+}
+
+fn listed_parts(listing: &str) -> impl Iterator<Item = (&str, &str)> {
+    let mut fields = listing.split('\0');
+    std::iter::from_fn(move || Some((fields.next()?, fields.next()?)))
+}
+
 impl ProgramParts {
     /// Collects the parts of `program`. `project` is the folder that tools can change.
     ///
@@ -107,10 +119,10 @@ impl ProgramParts {
         self.parts.get(&self.target).map(|part| &part.metadata)
     }
 
-    /// The files it loads by itself when it starts, with the time in seconds at which each was last changed.
-    pub fn startup_files(&self) -> impl Iterator<Item = (&Path, i64)> {
+    /// The files it loads by itself when it starts.
+    pub fn startup_files(&self) -> impl Iterator<Item = &Path> {
         let files = self.parts.iter().filter(|(path, part)| part.link.is_none() && **path != self.target);
-        files.map(|(path, part)| (path.as_path(), part.metadata.mtime()))
+        files.map(|(path, _)| path.as_path())
     }
 
     /// The digest of what the parts contain.
@@ -118,6 +130,14 @@ impl ProgramParts {
     /// # Errors
     /// When one cannot be read.
     pub fn digest(&self) -> Result<Digest, ProgramError> {
+        self.listing().map(|listing| Digest::of(listing.as_bytes()))
+    }
+
+    /// Each part with the digest of what it contains, or where it leads. Its own digest is that of the program.
+    ///
+    /// # Errors
+    /// When a part cannot be read.
+    pub fn listing(&self) -> Result<String, ProgramError> {
         let mut text = String::new();
         for (path, part) in &self.parts {
             let content = match &part.link {
@@ -129,7 +149,7 @@ impl ProgramParts {
             };
             text.push_str(&format!("{}\0{content}\0", path.display()));
         }
-        Ok(Digest::of(text.as_bytes()))
+        Ok(text)
     }
 
     /// The digest of what the file system says of the parts: while it is the same, no content has changed. The time of
