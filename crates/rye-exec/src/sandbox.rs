@@ -39,6 +39,9 @@ pub use repositories::{PlantedRepository, RepositoryGuard};
 /// Parts of a project's `.ai` that tools read but do not change.
 const READ_ONLY_IN_PROJECT: [&str; 4] = ["threads", "config", "lockfiles", "bundles"];
 
+/// The part of a project's `.ai` that tools do not see, once it is there.
+const THREADS_FOLDER: &str = "threads";
+
 /// Parts of the user's `.ai` that tools may read.
 const VISIBLE_IN_USER_SPACE: [&str; 3] = ["tools", "directives", "knowledge"];
 
@@ -352,9 +355,18 @@ pub fn plan(
     }
     let mut hidden = resolve_setting_paths(&policy.hidden, paths, variables)?;
     hidden.push(paths.signing_keys.clone());
+    // What other threads were told is read through the tools of threads, which look at whose it is.
+    let threads = paths.project_ai.join(THREADS_FOLDER);
+    hidden.extend(Some(threads).filter(|folder| folder.is_dir()));
     let always_read_only = always_read_only(policy, paths, variables)?;
     let repositories = Repositories::check_and_find(&paths.project, &paths.approved_projects, &paths.cache);
-    let reserved = protected::reserved_names(&policy.protected, &paths.project, &repositories);
+    let inner_threads = repositories.inner_projects.iter().map(|inner| inner.folder.join(".ai/threads"));
+    hidden.extend(inner_threads.filter(|folder| folder.is_dir()));
+    let reserved: Vec<ReservedName> =
+        protected::reserved_names(&policy.protected, &paths.project, &repositories)
+            .into_iter()
+            .filter(|name| !hidden.contains(&name.path))
+            .collect();
     let mut write: Vec<PathBuf> = paths.temporary.iter().map(|path| canonicalize_existing(path)).collect();
     // A home is never open as a whole, and neither is what holds one.
     let is_project_open = level == SandboxLevel::Standard
@@ -374,6 +386,7 @@ pub fn plan(
     let reserved: Vec<ReservedName> =
         reserved.into_iter().filter(|name| !declared_names.contains(&name.path)).collect();
     let mut read_only = always_read_only;
+    read_only.retain(|path| !hidden.contains(path));
     read_only.extend(reserved.iter().map(|name| name.path.clone()));
     let mut declared_write = Vec::new();
     for text in &declared.write {

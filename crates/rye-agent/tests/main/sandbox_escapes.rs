@@ -21,6 +21,7 @@ const ALL_PERMISSIONS: &str = "<permissions>*<acknowledge risk=\"unrestricted\">
 const WORK_PERMISSIONS: &str = "<permissions><execute><tool>rye.file-system.*</tool><tool>rye.bash</tool></execute><acknowledge risk=\"elevated\">a shell</acknowledge></permissions>";
 
 const WRITE: &str = "rye_file_system_write";
+const READ: &str = "rye_file_system_read";
 
 /// What came of a thread whose model made these calls, one a turn, and then said `done`.
 struct EscapeAttempt {
@@ -284,7 +285,10 @@ async fn thread_cannot_modify_its_own_records() {
         bash("echo forged > .ai/config/agent/hooks.yaml"),
         bash("echo forged >> .ai/threads/registry.db"),
         bash("for file in .ai/threads/*/transcript.jsonl; do echo forged >> $file || exit 1; done"),
-        bash("rm -rf .ai/threads/*"),
+        bash("rm -rf .ai/threads"),
+        (READ, json!({"path": ".ai/threads/registry.db"})),
+        bash("cat .ai/threads/*/transcript.jsonl"),
+        bash("ls .ai/threads/* || ls .ai/threads/registry.db"),
         bash("mv .ai/threads .ai/gone"),
         bash("mv .ai gone"),
         bash("ln -sfn .. .ai/config"),
