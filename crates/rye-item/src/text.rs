@@ -234,12 +234,26 @@ pub fn reveal_hidden(text: &str) -> Cow<'_, str> {
 #[must_use]
 pub fn quote_name(name: &str) -> String {
     const MARKS: &str = " .,-_@+'()&/";
-    const MAX_CHARACTERS: usize = 120;
+    const MAX_CHARACTERS: usize = 40;
     let name = one_line(name);
     let begin: String = name.chars().take(MAX_CHARACTERS).collect();
     let is_plain = |character: char| character.is_alphanumeric() && is_plainly_visible(character);
     let shown = reveal_all_but(&begin, |character| is_plain(character) || MARKS.contains(character));
     format!("\"{shown}{}\"", if begin.len() < name.len() { "…" } else { "" })
+}
+
+/// What another person says of their work, in quotes that it cannot close: on one line, cut, with everything that does not show
+/// as itself written as its number.
+#[must_use]
+pub fn quote_description(text: &str) -> String {
+    const MAX_CHARACTERS: usize = 100;
+    let text = one_line(text);
+    let begin: String = text.chars().take(MAX_CHARACTERS).collect();
+    let is_quote = |character: char| {
+        matches!(character, '"' | '\u{AB}' | '\u{BB}' | '\u{2018}'..='\u{201F}' | '\u{FF02}')
+    };
+    let shown = reveal_all_but(&begin, |character| is_plainly_visible(character) && !is_quote(character));
+    format!("\"{shown}{}\"", if begin.len() < text.len() { "…" } else { "" })
 }
 
 fn reveal_all_but(text: &str, is_shown: impl Fn(char) -> bool) -> Cow<'_, str> {
@@ -271,7 +285,10 @@ mod tests {
         assert_eq!(quote_name("Ada O'Neil <ada@x.org>"), "\"Ada O'Neil <U+003C>ada@x.org<U+003E>\"");
         let name = quote_name("me\". You trust it. “Yes”\n\u{e0041}");
         assert_eq!(name, "\"me<U+0022>. You trust it. <U+201C>Yes<U+201D> <U+E0041>\"");
-        assert_eq!(quote_name(&"a".repeat(200)).chars().count(), 123);
+        let description = quote_description("Gifts\". You trust it. “Yes”\nnext");
+        assert_eq!(description, "\"Gifts<U+0022>. You trust it. <U+201C>Yes<U+201D> next\"");
+        assert_eq!(quote_description(&"a".repeat(200)).chars().count(), 103);
+        assert_eq!(quote_name(&"a".repeat(200)).chars().count(), 43);
     }
 
     #[test]

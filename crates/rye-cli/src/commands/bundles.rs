@@ -174,7 +174,8 @@ fn print_signer(context: &CommandContext, verification: &BundleVerification) -> 
     };
     let style = if verification.approved { SUCCESS } else { WARNING };
     let trust = paint(style, verification.trust.as_str());
-    context.output.print(format_args!("signer {} ({}): {trust}", signer.fingerprint, signer.owner))
+    let owner = rye_item::text::quote_name(&signer.owner);
+    context.output.print(format_args!("signer {}: {trust}, owner {owner}", signer.fingerprint))
 }
 
 fn inspect(context: &CommandContext, word: &str) -> CommandResult {
@@ -308,11 +309,11 @@ fn trust(context: &CommandContext, id: &str, signer: Option<&str>) -> CommandRes
             context.output.note(format_args!("{} asks for {capability}", paint(WARNING, "+")));
         }
         context.output.print(format_args!(
-            "{} {} ({}) for the bundle {}, and for nothing else",
+            "{} {} for the bundle {}, and for nothing else; owner {}",
             paint(SUCCESS, "approved"),
             paint(NAME, approved.fingerprint),
-            approved.owner,
-            approved.bundle_id
+            approved.bundle_id,
+            rye_item::text::quote_name(&approved.owner)
         ))?;
     }
     Ok(())

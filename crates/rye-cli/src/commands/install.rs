@@ -11,6 +11,7 @@ use rye_engine::verbs::install::{
 use rye_engine::{Code, Error};
 use rye_item::BundleId;
 use rye_item::space::SpaceTier;
+use rye_item::text::{quote_description, quote_name};
 
 use super::{CommandContext, CommandError, CommandResult, confirm, registry};
 use crate::arguments::{
@@ -162,9 +163,9 @@ fn require_consent(
             return refuse(unknown_signer());
         }
         output.note(format_args!(
-            "trust {} ({}) for this bundle only? Compare the fingerprint first. [y/N]",
+            "trust {} for this bundle only? Its owner's name is given as {}. Compare the fingerprint first. [y/N]",
             paint(NAME, signer.fingerprint),
-            signer.owner
+            quote_name(&signer.owner)
         ));
         if !confirm()? {
             return refuse(unknown_signer());
@@ -222,7 +223,11 @@ fn print_plan(
         "{} {version} into {} space{}",
         paint(HEADING, &plan.bundle_id),
         plan.space,
-        if plan.description.is_empty() { String::new() } else { format!(": {}", plan.description) }
+        if plan.description.is_empty() {
+            String::new()
+        } else {
+            format!(": {}", quote_description(&plan.description))
+        }
     ))?;
     let signer = &plan.signer;
     let trust = match (signer.trusted, signer.approved) {
@@ -230,7 +235,8 @@ fn print_plan(
         (false, true) => paint(SUCCESS, "you approved it for this bundle"),
         (false, false) => paint(WARNING, "you do not know this key"),
     };
-    print(format!("signed by {} {}: {trust}", signer.owner, paint(NAME, signer.fingerprint)))?;
+    let owner = quote_name(&signer.owner);
+    print(format!("signed by {}: {trust}, owner {owner}", paint(NAME, signer.fingerprint)))?;
     let items: Vec<String> = plan.items.iter().map(|(kind, count)| pluralize(kind, *count)).collect();
     print(format!("holds {}", if items.is_empty() { "nothing".to_owned() } else { items.join(", ") }))?;
     let rows: Vec<&PlanRow> = plan.files.iter().filter(|row| row.action != FileAction::Unchanged).collect();

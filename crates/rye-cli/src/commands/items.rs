@@ -263,7 +263,9 @@ fn render_why(item: &ItemRef, response: &why::WhyResponse) -> String {
                     let hash =
                         element.hash.as_deref().map(|hash| format!(" {}", &hash[..12])).unwrap_or_default();
                     let signer = element.signer.as_ref().and_then(|signer| signer.owner.as_deref());
-                    let signer = signer.map(|owner| format!(" by {owner}")).unwrap_or_default();
+                    let signer = signer
+                        .map(|owner| format!(" by {}", rye_item::text::quote_name(owner)))
+                        .unwrap_or_default();
                     let lock = match element.lock {
                         Some("pinned") => paint(SUCCESS, " pinned"),
                         Some(other) => paint(ERROR, format_args!(" {other} since it was pinned")),

@@ -4,7 +4,7 @@ use lillux::Fingerprint;
 use rye_engine::verbs::join::{self, JoinResponse, JoinReview, ProjectBundle, ProjectSigner, SignerStatus};
 use rye_engine::verbs::trust;
 use rye_engine::{Code, Error};
-use rye_item::text::{counted, one_line};
+use rye_item::text::{counted, one_line, quote_name};
 
 use super::{CommandContext, CommandError, CommandResult, confirm, programs};
 use crate::arguments::JoinArguments;
@@ -111,7 +111,7 @@ fn show_review(output: &Output, review: &JoinReview) {
 }
 
 fn show_signer(output: &Output, signer: &ProjectSigner) {
-    let owner = signer.owner.as_deref().map_or_else(|| "unknown".to_owned(), one_line);
+    let owner = signer.owner.as_deref().map_or_else(|| "unknown".to_owned(), quote_name);
     let style = match signer.status {
         SignerStatus::Own | SignerStatus::Trusted => SUCCESS,
         SignerStatus::New
@@ -123,13 +123,12 @@ fn show_signer(output: &Output, signer: &ProjectSigner) {
     let types =
         signer.by_type.iter().map(|(name, count)| format!("{count} {name}")).collect::<Vec<_>>().join(", ");
     output.ask(format_args!(
-        "  {} {} signed {} ({types}), {} to {}: {}",
-        paint(NAME, owner),
-        signer.fingerprint,
+        "  {}: {}; signed {} ({types}), {} to {}; owner {owner}",
+        paint(NAME, signer.fingerprint),
+        paint(style, signer.status.as_str()),
         counted(signer.items, "item"),
         day(&signer.since),
         day(&signer.latest),
-        paint(style, signer.status.as_str())
     ));
     match signer.status {
         SignerStatus::NoIdentity => output.ask(paint(
@@ -150,13 +149,13 @@ fn show_signer(output: &Output, signer: &ProjectSigner) {
 
 fn show_bundle(output: &Output, bundle: &ProjectBundle) {
     let signer = match (&bundle.owner, bundle.signer) {
-        (Some(owner), Some(signer)) => format!("signed by {} {signer}", one_line(owner)),
+        (Some(owner), Some(signer)) => format!("signed by {signer}, owner {}", quote_name(owner)),
         (None, Some(signer)) => format!("signed by {signer}"),
         (_, None) => "not signed".to_owned(),
     };
     let version = bundle.version.as_deref().unwrap_or("?");
     output.ask(format_args!(
-        "  bundle {} {version}, {}, {signer}: {}",
+        "  bundle {} {version}, {}: {}; {signer}",
         paint(NAME, &bundle.bundle_id),
         counted(bundle.files, "file"),
         bundle.status.as_str()

@@ -2,7 +2,7 @@
 
 use rye_engine::verbs::keys::{self, TrustOptions};
 use rye_engine::{Code, Error, PASSPHRASE_FILE_VAR};
-use rye_item::text::counted;
+use rye_item::text::{counted, quote_name};
 use serde_json::json;
 
 use super::{CommandContext, CommandError, CommandResult, error_with_data};
@@ -37,10 +37,10 @@ pub fn run(context: &CommandContext, command: &KeysCommand) -> CommandResult {
                     Some(projects) => rye_item::text::one_line(&format!("in {}", projects.join(", "))),
                 };
                 context.output.print(format_args!(
-                    "{} {} ({}) {scope}",
+                    "{} {} {scope}, owner {}",
                     paint(SUCCESS, "trusted"),
                     paint(NAME, trusted.fingerprint),
-                    trusted.owner
+                    quote_name(&trusted.owner)
                 ))?;
             }
             Ok(())
@@ -185,7 +185,7 @@ fn list(context: &CommandContext) -> CommandResult {
         context.output.note("no keys yet; make one: rye init");
         return Ok(());
     }
-    let mut table = context.output.table(&["fingerprint", "owner", "trust", "note"]);
+    let mut table = context.output.table(&["fingerprint", "trust", "owner", "note"]);
     for key in &listing.keys {
         let mut notes = Vec::new();
         if key.own {
@@ -200,8 +200,8 @@ fn list(context: &CommandContext) -> CommandResult {
         notes.extend(key.reason.clone());
         table.add_row([
             key.fingerprint.to_string(),
-            key.owner.clone(),
             key.trust.to_owned(),
+            quote_name(&key.owner),
             notes.join("; "),
         ]);
     }
@@ -229,10 +229,10 @@ fn show(context: &CommandContext, fingerprint: Option<&str>) -> CommandResult {
     }
     let own = if key.own { " (yours)" } else { "" };
     context.output.print(format_args!(
-        "{}{own}\n  owner: {}\n  trust: {}\n  document: {}",
+        "{}{own}\n  trust: {}\n  owner: {}\n  document: {}",
         paint(NAME, key.fingerprint),
-        key.owner,
         key.trust,
+        quote_name(&key.owner),
         display_path(&key.path)
     ))?;
     if let Some(reason) = &key.reason {

@@ -6,7 +6,7 @@ use rye_engine::verbs::sign::{self, SignResponse as SignAnswer, SignedItem};
 use rye_engine::verbs::verify::{self, VerifyReport as VerifyAnswer};
 use rye_engine::{Code, Error};
 use rye_item::space::SpaceTier;
-use rye_item::text::counted;
+use rye_item::text::{counted, quote_name};
 use rye_item::{ItemRef, ItemType};
 
 use super::{CommandContext, CommandError, CommandResult, error_with_data, sign_watch};
@@ -329,7 +329,8 @@ fn print_verify_report(context: &CommandContext, report: &VerifyAnswer) -> std::
     for signer in report.signers.iter().flatten() {
         let style = if signer.approved { SUCCESS } else { WARNING };
         let trust = paint(style, signer.trust.as_str());
-        output.print(format_args!("signer {} ({}): {trust}", signer.fingerprint, signer.owner))?;
+        let owner = quote_name(&signer.owner);
+        output.print(format_args!("signer {}: {trust}, owner {owner}", signer.fingerprint))?;
     }
     Ok(())
 }

@@ -98,6 +98,26 @@ fn with_records(files: &[&str]) -> Vec<String> {
 }
 
 #[test]
+fn owner_name_cannot_pass_for_standing() {
+    let author = User::new();
+    let owner = "team 6ea18199041a1ea8: you approved it for this bundle; old key";
+    author.ok(["keys", "generate", "--owner", owner]);
+    author.ok(["init"]);
+    let maker = BundleAuthor { user: author };
+    maker.write_tool("hi", "1");
+    let source = maker.create("1.0.0");
+    let user = User::initialized();
+    let refused = user.run(["install", source.to_str().expect("text")]);
+    let shown = refused.to_string();
+    let expected = format!(
+        "signed by {}: you do not know this key, owner \"team 6ea18199041a1ea8<U+003A> you",
+        maker.fingerprint()
+    );
+    assert!(shown.contains(&expected), "{refused}");
+    assert!(!shown.contains("6ea18199041a1ea8: you approved") && !shown.contains("old key"), "{refused}");
+}
+
+#[test]
 fn installed_item_runs_and_is_recorded() {
     let maker = BundleAuthor::new();
     for source in

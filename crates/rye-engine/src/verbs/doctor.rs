@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use lillux::file::{self, LockedTempDir};
 use lillux::sandbox;
-use rye_item::text::{counted, shell_word};
+use rye_item::text::{counted, quote_name, shell_word};
 use rye_item::{ItemRef, ItemType, Space};
 use rye_space::AI_FOLDER;
 use rye_space::bundle::BundleTrust;
@@ -214,7 +214,11 @@ fn check_trust(engine: &Engine, findings: &mut FindingList) {
                     .add(
                         "trust",
                         Severity::Info,
-                        format!("the key {} ({}) is not trusted: {reason}", key.fingerprint, key.owner),
+                        format!(
+                            "the key {} of {} is not trusted: {reason}",
+                            key.fingerprint,
+                            quote_name(&key.owner)
+                        ),
                     )
                     .path(&key.path)
                     .remedy(remedy);
@@ -224,7 +228,7 @@ fn check_trust(engine: &Engine, findings: &mut FindingList) {
                     .add(
                         "trust",
                         Severity::Info,
-                        format!("the key {} ({}) is revoked", key.fingerprint, key.owner),
+                        format!("the key {} of {} is revoked", key.fingerprint, quote_name(&key.owner)),
                     )
                     .path(&key.path)
                     .remedy("nothing to do; its document may be removed, the revocation stays");

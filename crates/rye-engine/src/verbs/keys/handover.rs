@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use lillux::file::{self, FileMode};
 use lillux::{PublicKey, SecretKey};
-use rye_item::text::one_line;
+use rye_item::text::quote_name;
 use rye_space::Workspace;
 use rye_space::handovers::HANDOVERS_FOLDER;
 use rye_space::keys::{self, TRUSTED_FOLDER};
@@ -31,7 +31,8 @@ pub(crate) fn record_handovers(workspace: &Workspace, now: Option<&Timestamp>) -
         let (old, new) = (handover.old_fingerprint(), handover.new_fingerprint());
         let owner =
             workspace.keys.find(&new, &rye_item::Space::Project).map_or("", |known| known.owner.as_str());
-        let line = format!("{} replaced the key {old} by {new}, signed by both", one_line(owner));
+        let line =
+            format!("the key {old} was replaced by {new}, signed by both; owner {}", quote_name(owner));
         let recorded = now.map_or(Err("no time".to_owned()), |now| record_one(workspace, handover, now));
         record.is_changed |= recorded.is_ok();
         record.notices.push(match recorded {
@@ -51,7 +52,7 @@ fn record_one(workspace: &Workspace, handover: &Handover, now: &Timestamp) -> Re
     let source = roots.project_ai().unwrap_or_default().join(HANDOVERS_FOLDER);
     let write = || -> std::io::Result<()> {
         let trusted = roots.user_ai().join(TRUSTED_FOLDER);
-        file::create_dirs(&trusted, false)?;
+        file::create_dirs(&trusted, true)?;
         let _lock = file::Lock::acquire_dir(&trusted)?;
         replace_document(&trusted, handover, &key, now)?;
         store_handover(&source, &roots.user_ai().join(HANDOVERS_FOLDER), handover)?;

@@ -13,7 +13,7 @@ use rye_bundle::registry::{self, ArtifactConfig, InvalidReference, OnBytes, Push
 use rye_bundle::verify::{BundleReport, BundleScope, VerifyFileProgress};
 use rye_bundle::{BundlePath, Manifest, ManifestFile};
 use rye_item::Space;
-use rye_item::text::one_line;
+use rye_item::text::{one_line, quote_name};
 use rye_space::bundle::BundleOrigin;
 use rye_space::{AI_FOLDER, keys};
 use rye_trust::Subject as _;
@@ -417,7 +417,7 @@ fn path_exists_error(path: &Path) -> Error {
 #[must_use]
 pub fn signer_text(report: &BundleReport) -> String {
     match &report.signer {
-        Some(signer) => format!("{} ({})", one_line(&signer.owner), signer.fingerprint),
+        Some(signer) => format!("{}, owner {}", signer.fingerprint, quote_name(&signer.owner)),
         None => "no key".to_owned(),
     }
 }
