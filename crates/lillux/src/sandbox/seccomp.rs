@@ -36,6 +36,7 @@ const DENIED_SYSCALLS: &[c_long] = &[
     libc::SYS_lookup_dcookie,
     libc::SYS_nfsservctl,
     libc::SYS_syslog,
+    LSM_SET_SELF_ATTR,
     // Keys.
     libc::SYS_keyctl,
     libc::SYS_add_key,
@@ -52,6 +53,8 @@ const DENIED_SYSCALLS: &[c_long] = &[
     libc::SYS_fsmount,
     libc::SYS_fspick,
     libc::SYS_mount_setattr,
+    STATMOUNT,
+    LISTMOUNT,
     libc::SYS_setns,
     libc::SYS_unshare,
     // Files without a path.
@@ -109,6 +112,11 @@ const CREATE_FLAGS: u32 = 0o100 | 0o20_000_000;
 
 /// `fchmodat2`, which has this number on every architecture.
 const FCHMODAT2: c_long = 452;
+
+/// Calls that tell of mounts, and the one that changes a process's security label: each has its number on every architecture.
+const STATMOUNT: c_long = 457;
+const LISTMOUNT: c_long = 458;
+const LSM_SET_SELF_ATTR: c_long = 460;
 
 /// The bit that datagram and raw types of sockets have, and streams and packet sequences have not.
 const DATAGRAM_BIT: u32 = 0b10;
