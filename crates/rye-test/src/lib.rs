@@ -2,6 +2,7 @@
 #![allow(clippy::expect_used, clippy::panic, reason = "a test that cannot set up its folder has failed")]
 
 pub mod fake_model;
+pub mod generated;
 #[cfg(feature = "contract")]
 mod shipped;
 #[cfg(feature = "sim")]

@@ -28,6 +28,7 @@ mod examples;
 mod faults;
 mod file_inputs;
 mod foreign_programs;
+mod generated;
 mod git_folders;
 mod git_planted;
 mod hints;
