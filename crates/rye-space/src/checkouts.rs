@@ -81,7 +81,7 @@ mod tests {
         let git = main.join(".git");
         assert_eq!(related_checkouts(&first), [main.clone(), git.clone(), second.clone()]);
         assert_eq!(related_checkouts(&main), [first, git, second]);
-        assert_eq!(related_checkouts(&root), [PathBuf::new(); 0]);
+        assert_eq!(related_checkouts(&root), Vec::<PathBuf>::new());
     }
 
     #[test]
