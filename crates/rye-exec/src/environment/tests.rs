@@ -517,7 +517,20 @@ fn home_as_project_keeps_its_path_programs() {
     assert_eq!(run.environment().variables["RYE_PYTHON"], local.display().to_string());
 }
 
-const DANGEROUS_VARIABLES: [&str; 41] = [
+const DANGEROUS_VARIABLES: [&str; 54] = [
+    "EXINIT",
+    "GVIMINIT",
+    "EXECIGNORE",
+    "BAZEL_SH",
+    "PRE_COMMIT_HOME",
+    "STACK_ROOT",
+    "GHC_PACKAGE_PATH",
+    "NVIM_APPNAME",
+    "NODENV_VERSION",
+    "M4PATH",
+    "ACKRC",
+    "GROFF_TMAC_PATH",
+    "BC_ENV_ARGS",
     "LD_PRELOAD",
     "LD_LIBRARY_PATH",
     "LD_AUDIT",
@@ -568,6 +581,20 @@ fn dangerous_variables_are_denied_in_dotenv() {
         for name in [name.to_owned(), name.to_lowercase(), name.to_uppercase()] {
             assert!(policy.is_denied_in_dotenv(&name), "{name}");
         }
+    }
+    for name in ["API_HOST", "COLOUR", "MEDIA_ROOT", "DATA_PATH", "SRC", "APP_VERSION", "PORT", "DB_HOST"] {
+        assert!(!policy.is_denied_in_dotenv(name), "{name}");
+    }
+}
+
+#[test]
+fn secrets_are_known_by_their_names() {
+    let policy = policy();
+    for name in ["STRIPE_SK", "DSN", "SALT", "PGPASS", "PASS", "MYSQL_PASS", "SENTRY_DSN", "PRIVATE_PEM"] {
+        assert!(policy.is_redacted(name), "{name}");
+    }
+    for name in ["COMPASS", "BYPASS_CACHE", "TASK", "SALTED_FISH", "LICENSE", "CIPHER", "SEED", "RISK"] {
+        assert!(!policy.is_redacted(name), "{name}");
     }
 }
 
