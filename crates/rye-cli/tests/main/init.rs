@@ -181,3 +181,19 @@ fn non_utf8_project_path_is_refused() {
     fs::create_dir(&project).expect("folder");
     user.assert_command_refused(user.command().current_dir(&project).args(["init", "--json"]), 2, "RYE0104");
 }
+
+#[test]
+fn example_runs_without_python() {
+    let user = User::new();
+    let rye = |words: &[&str]| run(user.command().env("PATH", "/nonexistent").args(words));
+    let made = rye(&["init"]);
+    assert_eq!(made.exit, 0, "{made}");
+    assert!(user.project().join(".ai/tools/examples/hello.yaml").is_file(), "{made}");
+    let ran = rye(&["execute", "examples/hello", "name=A \"b\" \\c", "--json"]);
+    assert_eq!(ran.json()["data"]["greeting"], "Hello, A \"b\" \\c!", "{ran}");
+    let greeted = rye(&["run", "examples/greet", "name=Ada"]);
+    assert!(greeted.exit == 0 && greeted.stdout.contains("Hello, Ada!"), "{greeted}");
+    // A second time, with Python, nothing is added beside it.
+    user.ok(["init"]);
+    assert!(!user.project().join(".ai/tools/examples/hello.py").exists());
+}
