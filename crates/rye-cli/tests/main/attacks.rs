@@ -33,7 +33,7 @@ def read(path):
             raise OSError(errno.ENODATA, "empty")
 "#;
 
-fn write_attacker(user: &User, metadata: &str, body: &str) {
+pub fn write_attacker(user: &User, metadata: &str, body: &str) {
     write_function_with(user, "attack", metadata, &format!("{ATTEMPT_HELPER}\n{}", body.trim_matches('\n')));
 }
 
@@ -54,7 +54,7 @@ fn assert_enforced(answer: &Value, rule: &str, mechanism: &str) {
 }
 
 /// What became of each attempt that is a key of `done`.
-fn assert_all_refused(done: &Value) {
+pub fn assert_all_refused(done: &Value) {
     let attempts = done.as_object().expect("attempts");
     assert!(!attempts.is_empty());
     for (attempt, outcome) in attempts {
@@ -185,36 +185,6 @@ return done
     assert_all_refused(&answer["data"]);
     assert_enforced(&answer, "read_only", "mount_namespace");
     assert_eq!(snapshot(&user.project()), before);
-}
-
-#[test]
-fn transcripts_are_hidden_from_tools() {
-    let user = User::initialized();
-    user.context.write("project/.ai/threads/thread-1/transcript.jsonl", "what was said\n");
-    let path = ".ai/threads/thread-1/transcript.jsonl";
-    std::os::unix::fs::symlink(".ai/threads", user.project().join("said")).expect("a link");
-    write_attacker(
-        &user,
-        "",
-        r#"
-import subprocess
-paths = [".ai/threads/thread-1/transcript.jsonl", "said/thread-1/transcript.jsonl",
-         "/proc/self/cwd/.ai/threads/thread-1/transcript.jsonl"]
-done = {path: attempt(read, path) for path in paths}
-found = subprocess.run("grep -rl 'what was' .ai said/", shell=True, capture_output=True).stdout
-done["grep"] = "done" if b"transcript" in found else "no"
-return done
-"#,
-    );
-    let answer = execute(&user, "attack", &[]);
-    assert_all_refused(&answer["data"]);
-    for path in [path, "said/thread-1/transcript.jsonl"] {
-        let words = ["execute", "rye/file-system/read", &format!("path={path}")];
-        let refused = user.assert_refused(words, 5, "RYE0806");
-        assert!(text(&refused["error"]).contains("hidden from tools"), "{refused}");
-    }
-    let found = user.data(["execute", "rye/file-system/grep", "pattern=what was"]);
-    assert!(!found.to_string().contains("transcript"), "{found}");
 }
 
 #[test]

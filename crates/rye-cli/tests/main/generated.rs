@@ -13,7 +13,7 @@ use crate::support::{User, run, text};
 use crate::thread_run::{command_with_model, threads};
 
 /// How many directives a plain `cargo test` runs.
-const DEFAULT_DIRECTIVES: usize = 10;
+const DEFAULT_DIRECTIVES: usize = 6;
 
 /// How often the questions of one thread are answered.
 const MAX_ANSWERS: usize = 10;
@@ -69,7 +69,18 @@ fn normalize(value: &Value, names: &BTreeMap<String, String>) -> Value {
 }
 
 fn rename(text: &str, names: &BTreeMap<String, String>) -> String {
-    names.iter().fold(text.to_owned(), |text, (id, name)| text.replace(id, name))
+    let text = names.iter().fold(text.to_owned(), |text, (id, name)| text.replace(id, name));
+    without_call_numbers(&text)
+}
+
+/// The server numbers calls in the order in which requests arrive, which differs where threads run at the same time.
+fn without_call_numbers(text: &str) -> String {
+    let mut parts = text.split("call_");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |text, part| {
+        let rest = part.trim_start_matches(|character: char| character.is_ascii_digit());
+        format!("{text}call_{rest}")
+    })
 }
 
 /// Runs every generated root to its end; the transcripts of all threads, by directive.

@@ -125,7 +125,7 @@ fn symlinked_identity_documents_are_ignored() {
     let user = User::initialized();
     let author = User::initialized();
     let folder = user.project().join(".ai/config/keys");
-    fs::create_dir_all(&folder).expect("folders");
+    fs::remove_dir_all(folder.join("trusted")).expect("removed");
     symlink(author.home().join(".ai/config/keys/trusted"), folder.join("trusted")).expect("linked");
     let listed = user.data(["keys", "list"]);
     assert_eq!(listed["keys"].as_array().map(Vec::len), Some(1), "{listed}");

@@ -5,10 +5,12 @@ use std::fs;
 use rye_test::fake_model::{FakeModel, FakeReply, Gate};
 use serde_json::Value;
 
-use crate::support::User;
+use crate::attacks::{assert_all_refused, write_attacker};
+use crate::support::{User, text};
 use crate::thread_run::{
     FILES, newest_thread, spawn_with_model, threads, write_directive, write_note_directive,
 };
+use crate::tool_support::execute;
 
 fn transcript_path(user: &User, id: &str) -> std::path::PathBuf {
     user.project().join(format!(".ai/threads/{id}/transcript.jsonl"))
@@ -137,4 +139,34 @@ fn failed_rename_at_the_end_is_no_failure() {
     fs::remove_dir_all(&state).expect("removed");
     user.ok(["thread", "show", &id]);
     assert_agreement(&user, &id, "completed");
+}
+
+#[test]
+fn transcripts_are_hidden_from_tools() {
+    let user = User::initialized();
+    user.context.write("project/.ai/threads/thread-1/transcript.jsonl", "what was said\n");
+    let path = ".ai/threads/thread-1/transcript.jsonl";
+    std::os::unix::fs::symlink(".ai/threads", user.project().join("said")).expect("a link");
+    write_attacker(
+        &user,
+        "",
+        r#"
+import subprocess
+paths = [".ai/threads/thread-1/transcript.jsonl", "said/thread-1/transcript.jsonl",
+         "/proc/self/cwd/.ai/threads/thread-1/transcript.jsonl"]
+done = {path: attempt(read, path) for path in paths}
+found = subprocess.run("grep -rl 'what was' .ai said/", shell=True, capture_output=True).stdout
+done["grep"] = "done" if b"transcript" in found else "no"
+return done
+"#,
+    );
+    let answer = execute(&user, "attack", &[]);
+    assert_all_refused(&answer["data"]);
+    for path in [path, "said/thread-1/transcript.jsonl"] {
+        let words = ["execute", "rye/file-system/read", &format!("path={path}")];
+        let refused = user.assert_refused(words, 5, "RYE0806");
+        assert!(text(&refused["error"]).contains("hidden from tools"), "{refused}");
+    }
+    let found = user.data(["execute", "rye/file-system/grep", "pattern=what was"]);
+    assert!(!found.to_string().contains("transcript"), "{found}");
 }
