@@ -93,6 +93,10 @@ pub struct LoadedItem {
 /// # Errors
 /// When no type has it, or several do.
 pub fn find_by_id(engine: &Engine, id: &str, from: Option<SpaceTier>) -> Result<ItemRef> {
+    // With a type in front, or something that was meant to be one.
+    if id.contains(':') {
+        return Ok(ItemRef::parse(None, id)?);
+    }
     let id = ItemId::new(id)?;
     let spaces = &engine.workspace.spaces;
     let mut found: Vec<ItemRef> = ItemType::SEARCHABLE
