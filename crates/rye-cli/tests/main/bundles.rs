@@ -49,7 +49,7 @@ impl Bundle {
     }
 }
 
-fn bundle_row(user: &User) -> serde_json::Value {
+fn bundle_row(user: &User) -> Value {
     let data = user.data(["bundle", "list"]);
     let list = data["bundles"].as_array().expect("bundles").clone();
     list.into_iter().find(|row| row["bundle_id"] == "gifts").unwrap_or_else(|| panic!("no bundle: {data}"))
