@@ -1,6 +1,7 @@
 """Attacks of a tool on git where the repository is not a plain `.git`: repositories in the repository, submodules, links."""
 import json
 import os
+import signal
 import shutil
 import subprocess
 import time
@@ -123,15 +124,23 @@ def killed(world):
     world.write(evil, f"#!/bin/sh\ntouch {marker}\nexit 1\n", 0o755)
     repository(world, world.project)
     world.folder(f"{world.project}/sub")
-    command = f"{plant('sub')} && {LINK.format(folder='sub')} ; touch sub/planted; sleep 600".replace("PROGRAM", evil)
+    planting = f"{plant('sub')} && {LINK.format(folder='sub')} ; touch sub/planted; sleep 600".replace("PROGRAM", evil)
+    command = f"touch sub/ready; until [ -e sub/stopped ]; do sleep 0.05; done; {planting}"
     process = world.start([world.mode.rye, "execute", "rye/bash", "--params", json.dumps({"command": command})], confined=True,
                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    for _ in range(600):
-        if os.path.exists(f"{world.project}/sub/planted"):
-            break
-        time.sleep(0.05)
-    else:
-        raise Broken("the tool did not get there")
+
+    def wait_for(name):
+        for _ in range(600):
+            if os.path.exists(f"{world.project}/sub/{name}"):
+                return
+            time.sleep(0.05)
+        raise Broken(f"the tool did not get there: {name}")
+
+    wait_for("ready")
+    # While rye stands still it sees nothing of what the tool does; otherwise it ends the run at once.
+    os.kill(process.pid, signal.SIGSTOP)
+    world.write(f"{world.project}/sub/stopped", "")
+    wait_for("planted")
     process.kill()
     process.wait()
     world.plain("git status; git diff")

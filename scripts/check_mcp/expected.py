@@ -33,18 +33,19 @@ CALLS = [
 ]
 
 
-def items(item_type):
+def items(item_type, spaces=("project", "user", "system")):
     found = cli("search", "*", "--type", item_type, "--limit", "1000")["data"]["results"]
-    return sorted(row["item_id"] for row in found if row["coverage"] == "full")
+    return sorted(row["item_id"] for row in found if row["coverage"] == "full" and row["space"].split(":")[0] in spaces)
 
 
 calls = [{"name": name, "arguments": {**arguments, "detail": "full"}, "answer": cli(*words)} for name, arguments, words in CALLS]
 prompts = {}
-for item in items("directive"):
+# Rye's own directives are not offered as prompts.
+for item in items("directive", ("project", "user")):
     declared = cli("load", "directive", item)["data"]["metadata"]["inputs"] or []
     arguments = {given["name"]: "some" for given in declared if given["required"]}
     words = [f"{name}={value}" for name, value in arguments.items()]
     prompts[item] = {"arguments": arguments, "text": cli("execute", "directive", item, *words)["your_directions"]}
 resources = {f"rye://knowledge/{item}": cli("load", "knowledge", item)["data"]["content"] for item in items("knowledge")}
-assert len(prompts) >= 2 and len(resources) >= 4
+assert prompts and len(resources) >= 4
 json.dump({"calls": calls, "prompts": prompts, "resources": resources}, sys.stdout)
