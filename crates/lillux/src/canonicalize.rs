@@ -40,6 +40,12 @@ impl CanonicalPathCache {
         }
     }
 
+    /// As [`CanonicalPathCache::canonicalize`], for a folder that many paths share: it is looked at once.
+    pub fn folder(&mut self, path: &Path) -> PathBuf {
+        let is_plain = path.is_absolute() && !path.components().any(|part| part == Component::ParentDir);
+        if is_plain { self.resolve_dir(path).path.clone() } else { canonicalize_existing(path) }
+    }
+
     /// Follows links, if something is there.
     pub fn existing(&mut self, path: &Path) -> Option<PathBuf> {
         let is_plain = path.is_absolute() && !path.components().any(|part| part == Component::ParentDir);
@@ -124,6 +130,7 @@ mod tests {
             for parts in paths {
                 let path = parts.iter().fold(root.clone(), |path, part| path.join(part));
                 prop_assert_eq!(all.canonicalize(&path), canonicalize_existing(&path), "{}", path.display());
+                prop_assert_eq!(all.folder(&path), canonicalize_existing(&path), "{}", path.display());
             }
         }
     }

@@ -30,6 +30,7 @@ mod hold;
 mod tests;
 mod unchanged;
 
+use hold::HeldFiles;
 use unchanged::is_unchanged;
 
 /// Records are small: a few names.
@@ -66,7 +67,7 @@ pub struct PlaceholderGuard {
     pub placeholders: Vec<PathBuf>,
     locks: Option<PlaceholderLocks>,
     /// Holds every placeholder in its place.
-    held: Vec<File>,
+    held: HeldFiles,
 }
 
 #[derive(Debug)]
@@ -108,12 +109,11 @@ impl PlaceholderGuard {
     /// As [`PlaceholderGuard::acquire`], without the locks at the placeholders themselves.
     fn acquire_unheld(records: &Path, root: &Path, names: &[ReservedName]) -> io::Result<Self> {
         let mut guard =
-            Self { existing: Vec::new(), placeholders: Vec::new(), locks: None, held: Vec::new() };
-        let mut known = ExistingPaths::default();
-        names.iter().try_for_each(|name| known.check_accessible(&name.path))?;
+            Self { existing: Vec::new(), placeholders: Vec::new(), locks: None, held: HeldFiles::default() };
         let record = records.join(Digest::of(root.as_os_str().as_encoded_bytes()).short());
-        if names.iter().all(|name| known.has(&name.path)) && !is_in_force(&record.with_extension("changing"))
-        {
+        let mut known = ExistingPaths::default();
+        let has_all = names.iter().all(|name| known.has(&name.path));
+        if has_all && !is_in_force(&record.with_extension("changing")) {
             guard.existing = names.iter().map(|name| name.path.clone()).collect();
             return Ok(guard);
         }
@@ -121,11 +121,12 @@ impl PlaceholderGuard {
         let locks = PlaceholderLocks::open(record)?;
         locks.with_record(|locks, record| {
             if locks.is_last()? {
-                record.remove_unless_owned(&locks.aside);
+                record.remove_unless_owned(&locks.aside, &mut HeldFiles::default());
             }
             rustix::fs::flock(&locks.in_use, FlockOperation::LockShared)?;
             // Another run may have added or removed names until now.
             known = ExistingPaths::default();
+            names.iter().try_for_each(|name| known.check_accessible(&name.path))?;
             let names = outermost_missing(names, record, &mut known);
             let missing: Vec<ReservedName> =
                 names.iter().filter(|name| !known.has(&name.path)).cloned().collect();
@@ -155,7 +156,7 @@ impl PlaceholderGuard {
     /// # Errors
     /// When that cannot be noted.
     pub fn transfer_to(mut self, pid: u32) -> io::Result<()> {
-        hold::transfer_to(std::mem::take(&mut self.held), pid);
+        hold::transfer_to(std::mem::take(&mut self.held).into_files(), pid);
         let Some(locks) = self.locks.take() else { return Ok(()) };
         locks.with_record(|locks, record| {
             record.owners.extend(start_time(pid).map(|started| (pid, started)));
@@ -166,12 +167,12 @@ impl PlaceholderGuard {
 
 impl Drop for PlaceholderGuard {
     fn drop(&mut self) {
-        self.held.clear();
+        let mut held = std::mem::take(&mut self.held);
         if let Some(locks) = self.locks.take() {
             // What cannot be removed now is removed by the next run.
             let _ = locks.with_record(|locks, record| {
                 if locks.is_last()? {
-                    record.remove_unless_owned(&locks.aside);
+                    record.remove_unless_owned(&locks.aside, &mut held);
                 }
                 locks.write(record)
             });
@@ -247,7 +248,7 @@ fn is_in_force(changing: &Path) -> bool {
 
 impl PlaceholderRecord {
     /// Removes what was made, unless a process that was left with it still runs.
-    fn remove_unless_owned(&mut self, aside: &Path) {
+    fn remove_unless_owned(&mut self, aside: &Path, held: &mut HeldFiles) {
         self.owners.retain(|(pid, started)| start_time(*pid) == Some(*started));
         if !self.owners.is_empty() {
             return;
@@ -255,7 +256,7 @@ impl PlaceholderRecord {
         // Folders last, and the deepest first.
         self.names.sort_by(|left, right| right.path.cmp(&left.path));
         // What could not be removed now is tried again by the next run.
-        self.names.retain(|name| !remove_placeholder(name, aside));
+        self.names.retain(|name| !remove_placeholder(name, aside, held));
     }
 }
 
@@ -301,10 +302,19 @@ fn outermost_missing(
     existing: &mut ExistingPaths,
 ) -> Vec<ReservedName> {
     let mut all: Vec<ReservedName> = Vec::new();
+    // Most names lie in a few folders, and whether a folder is a placeholder is slow to tell.
+    let mut absent: HashMap<PathBuf, bool> = HashMap::new();
     for name in names {
         let parents = name.path.ancestors().skip(1);
         let mut is_absent = |path: &Path| {
-            !existing.has(path) || record.names.iter().any(|known| known.path == path) || hold::is_held(path)
+            if let Some(is_absent) = absent.get(path) {
+                return *is_absent;
+            }
+            let is_absent = !existing.has(path)
+                || record.names.iter().any(|known| known.path == path)
+                || hold::is_held(path);
+            absent.insert(path.to_owned(), is_absent);
+            is_absent
         };
         let missing = parents.take_while(|above| is_absent(above)).last();
         let name = match missing {
@@ -370,14 +380,14 @@ fn create_placeholder(name: &ReservedName, aside: &Path) -> io::Result<bool> {
 }
 
 /// Takes a placeholder away if it is still what was made: aside where that can be done, else for good. Says whether it is
-/// gone, or was changed and so is no placeholder any more.
-fn remove_placeholder(name: &ReservedName, aside: &Path) -> bool {
+/// gone, or was changed and so is no placeholder any more. `held`: what this run holds.
+fn remove_placeholder(name: &ReservedName, aside: &Path, held: &mut HeldFiles) -> bool {
     let ReservedName { path, content } = name;
     if !is_unchanged(path, content) {
         return true;
     }
     // Another run, which need not share the record, has mounted over it.
-    let Some(_alone) = hold::alone(path) else { return false };
+    let Some(_alone) = held.take_alone(path) else { return false };
     let kept = kept_aside(name, aside);
     let is_aside = rename_new(path, &kept).is_ok()
         || (file::create_dirs(aside, true).is_ok() && rename_new(path, &kept).is_ok());

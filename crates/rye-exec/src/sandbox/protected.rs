@@ -145,7 +145,7 @@ pub(super) fn reserved_names(
     let mut all = list.names;
     for name in &mut all {
         if let (Some(parent), Some(last)) = (name.path.parent(), name.path.file_name()) {
-            name.path = known.canonicalize(parent).join(last);
+            name.path = known.folder(parent).join(last);
         }
     }
     // A link: each one after it, and what it leads to if that is not there, is reserved as well.

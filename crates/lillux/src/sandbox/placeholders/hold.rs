@@ -1,6 +1,6 @@
 //! Locks at the placeholders themselves: shared by every run that relies on one, exclusive for the one that removes it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -12,27 +12,45 @@ use rustix::fs::{FlockOperation, Mode, OFlags};
 use super::unchanged::is_unchanged;
 use super::{PlaceholderContent, ReservedName, start_time};
 
+/// The placeholders that one run holds, with a shared lock at each.
+#[derive(Debug, Default)]
+pub(super) struct HeldFiles(HashMap<PathBuf, File>);
+
+impl HeldFiles {
+    /// Exchanges the run's own lock at this name for an exclusive one, if no other run holds it.
+    pub(super) fn take_alone(&mut self, path: &Path) -> Option<File> {
+        match self.0.remove(path) {
+            Some(file) => lock_alone(file, path),
+            None => lock_alone(open(path).ok().flatten()?, path),
+        }
+    }
+
+    pub(super) fn into_files(self) -> Vec<File> {
+        self.0.into_values().collect()
+    }
+}
+
 /// Holds whatever at these names may be a placeholder. `None` when one was removed meanwhile.
 pub(super) fn all(
     names: &[ReservedName],
     existing: &[PathBuf],
     placeholders: &[PathBuf],
-) -> io::Result<Option<Vec<File>>> {
-    let mut held = Vec::new();
+) -> io::Result<Option<HeldFiles>> {
+    let mut held = HeldFiles::default();
     for path in placeholders {
         match shared(path)? {
-            Some(file) => held.push(file),
+            Some(file) => _ = held.0.insert(path.clone(), file),
             None => return Ok(None),
         }
     }
     for path in existing {
         let content = names.iter().find(|name| name.path == *path).map(|name| &name.content);
-        // What is not a placeholder is removed by nobody here.
+        // Runs remove placeholders only.
         if !is_unchanged(path, content.unwrap_or(&PlaceholderContent::Folder)) {
             continue;
         }
         match shared(path)? {
-            Some(file) => held.push(file),
+            Some(file) => _ = held.0.insert(path.clone(), file),
             None => return Ok(None),
         }
     }
@@ -49,16 +67,15 @@ fn shared(path: &Path) -> io::Result<Option<File>> {
     }
 }
 
-/// An exclusive lock at the file or folder of this name, if no run holds it.
-pub(super) fn alone(path: &Path) -> Option<File> {
-    let file = open(path).ok().flatten()?;
+/// An exclusive lock at an open file or folder, if no other run holds it and it still has this name.
+fn lock_alone(file: File, path: &Path) -> Option<File> {
     rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
     is_at(&file, path).then_some(file)
 }
 
 /// Whether another run relies on an empty folder of this name.
 pub(super) fn is_held(path: &Path) -> bool {
-    is_unchanged(path, &PlaceholderContent::Folder) && alone(path).is_none()
+    is_unchanged(path, &PlaceholderContent::Folder) && HeldFiles::default().take_alone(path).is_none()
 }
 
 fn open(path: &Path) -> io::Result<Option<File>> {

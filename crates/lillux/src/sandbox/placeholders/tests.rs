@@ -100,7 +100,7 @@ fn leftovers_of_a_crash_are_removed() {
     std::fs::create_dir(&root).expect("a folder");
     let mut crashed = PlaceholderGuard::acquire(&records, &root, &names(&root)).expect("placeholders");
     // The locks go with the process, and nothing else happens.
-    crashed.held.clear();
+    crashed.held = HeldFiles::default();
     drop(crashed.locks.take());
     assert_eq!(entries(&root), [".git", ".mcp.json", ".vscode"]);
     drop(PlaceholderGuard::acquire(&records, &root, &names(&root)).expect("placeholders"));
