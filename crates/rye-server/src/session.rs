@@ -193,8 +193,7 @@ impl Session {
         self.shared.pool.run(Lane::Quick, work).await
     }
 
-    /// A failure as an agent reads it, without secrets.
-    /// A failure of `tool` as its answer.
+    /// A failure of `tool` as an agent reads it, without secrets.
     async fn error_response(
         &self,
         tool: &str,
@@ -325,21 +324,17 @@ impl ServerHandler for Session {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> std::result::Result<CallToolResponse, ErrorData> {
-        let exposed = match self.shared.tools.iter().any(|tool| tool.name == request.name) {
-            true => None,
-            false => self.find_exposed(&request.name).await,
-        };
-        let request = match exposed {
-            Some(exposed) => exposed.as_execution(request),
-            None => request,
-        };
-        if !self.shared.tools.iter().any(|tool| tool.name == request.name) {
+        let request = if self.shared.tools.iter().any(|tool| tool.name == request.name) {
+            request
+        } else if let Some(exposed) = self.find_exposed(&request.name).await {
+            exposed.as_execution(request)
+        } else {
             let name = rye_item::text::one_line(&request.name);
             let known =
                 self.shared.tools.iter().map(|tool| tool.name.as_ref()).collect::<Vec<_>>().join(", ");
             let message = format!("unknown tool `{name}`; tools are: {known}");
             return Err(ErrorData::new(ErrorCode::INVALID_PARAMS, message, None));
-        }
+        };
         let (name, arguments) = (request.name.clone(), request.arguments.clone().unwrap_or_default());
         match self.call(request, &context).await {
             Ok(answer) => Ok(answer),

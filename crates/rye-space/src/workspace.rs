@@ -84,7 +84,7 @@ impl Workspace {
     /// # Errors
     /// When the roots are refused or the binary is damaged.
     pub fn open(roots: Roots) -> Result<Self, WorkspaceError> {
-        // A folder without `.ai` is no project yet, wherever it lies.
+        // A folder without `.ai` is not a project yet, wherever it lies.
         if roots.project_ai().is_some_and(|ai| ai.exists()) {
             roots.check()?;
         }

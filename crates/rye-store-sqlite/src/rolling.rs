@@ -13,10 +13,7 @@ use rusqlite::{Connection, OpenFlags, params};
 use super::DbError;
 use super::connection::connect;
 use super::db_error::to_sqlite_integer;
-use rye_store::{
-    BudgetRefusal, BudgetResource, ReserveRequest, RollingBudget, RollingRefusal, RollingUsage,
-    ThreadStoreError,
-};
+use rye_store::{BudgetRefusal, ReserveRequest, RollingBudget, RollingUsage, ThreadStoreError};
 use rye_thread::money::Nanos;
 use rye_thread::thread_id::ThreadId;
 
@@ -120,7 +117,7 @@ impl RollingDb {
             for budget in budgets {
                 let usage = usage(connection, budget)?;
                 if usage.used.plus(usage.reserved).plus(request.spend) > budget.limit {
-                    return Ok(Some(refusal(call.thread, request, budget, usage)));
+                    return Ok(Some(BudgetRefusal::by_rolling(call.thread, request.spend, budget, usage)));
                 }
             }
             for budget in budgets {
@@ -337,21 +334,4 @@ fn forget_old(connection: &Connection, now_ms: u64) -> Result<(), DbError> {
     connection.execute("DELETE FROM calls WHERE ends_ms < ?1", [before(CALL_RETENTION_MS)?])?;
     connection.execute("DELETE FROM periods WHERE ends_ms < ?1", [before(PERIOD_RETENTION_MS)?])?;
     Ok(())
-}
-
-fn refusal(
-    thread: &ThreadId,
-    request: ReserveRequest,
-    budget: &RollingBudget,
-    usage: RollingUsage,
-) -> BudgetRefusal {
-    BudgetRefusal {
-        refused_by: thread.clone(),
-        resource: BudgetResource::Spend,
-        limit: budget.limit.0,
-        used: usage.used.0,
-        reserved: usage.reserved.0,
-        requested: request.spend.0,
-        rolling: Some(RollingRefusal { budget: budget.to_string(), frees_ms: budget.ends_ms }),
-    }
 }

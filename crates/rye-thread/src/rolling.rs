@@ -242,7 +242,7 @@ mod tests {
         .expect("settings");
         let directives = ["team/report".to_owned(), "team/child".to_owned(), "team/report".to_owned()];
         let budgets = caps
-            .budgets(Some("/work/site"), &directives, at("2026-05-05T12:00:00Z"), &TimeZone::UTC)
+            .budgets(Some("/srv/site"), &directives, at("2026-05-05T12:00:00Z"), &TimeZone::UTC)
             .expect("budgets");
         let names: Vec<_> =
             budgets.iter().map(|budget| (budget.to_string(), budget.limit.dollars())).collect();

@@ -14,7 +14,7 @@ fn schedule(cron: Option<&str>, every: Option<&str>) -> Schedule {
     Schedule {
         id: "team/report".to_owned(),
         directive: "team/report".to_owned(),
-        project: PathBuf::from("/work/site"),
+        project: PathBuf::from("/srv/site"),
         cron: cron.map(str::to_owned),
         every: every.map(str::to_owned),
         time_zone: cron.map(|_| "Europe/Vienna".to_owned()),

@@ -274,5 +274,5 @@ impl TemplateCache {
     }
 }
 
-/// How many are kept before those nobody uses go.
+/// How many are kept before unused ones are dropped.
 const MAX_TEMPLATES: usize = 256;

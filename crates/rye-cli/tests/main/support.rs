@@ -14,12 +14,19 @@ use serde_json::Value;
 /// A user at a project.
 pub struct User {
     pub context: TestContext,
+    /// The account's name.
+    pub name: &'static str,
 }
 
 impl User {
     /// A user who has nothing yet.
     pub fn new() -> Self {
-        Self { context: TestContext::new() }
+        Self::named("tester")
+    }
+
+    /// A user of this name who has nothing yet.
+    pub fn named(name: &'static str) -> Self {
+        Self { context: TestContext::new(), name }
     }
 
     /// A user who has run `rye init` in their project.
@@ -62,7 +69,7 @@ impl User {
         set("PATH", &path);
         set("HOME", self.home().as_os_str());
         set("XDG_CACHE_HOME", self.context.cache().as_os_str());
-        set("USER", OsStr::new("tester"));
+        set("USER", OsStr::new(self.name));
     }
 
     /// Runs the command with these words.

@@ -1,23 +1,28 @@
 //! Members of a team: each with a home of their own, at clones of one repository.
 
 use std::ffi::OsStr;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
-use assert_cmd::Command;
-use serde_json::Value;
-
-use crate::support::{Run, User, run};
+use crate::support::{Run, User};
 
 /// A user with a name, at a repository.
 pub struct Member {
     pub user: User,
-    pub name: &'static str,
+}
+
+impl Deref for Member {
+    type Target = User;
+
+    fn deref(&self) -> &User {
+        &self.user
+    }
 }
 
 impl Member {
     /// A member who has nothing yet.
     pub fn new(name: &'static str) -> Self {
-        Self { user: User::new(), name }
+        Self { user: User::named(name) }
     }
 
     /// A member who set up a project with a tool `team/hi`, and committed it.
@@ -73,42 +78,6 @@ impl Member {
         String::from_utf8(output.stdout).expect("UTF-8")
     }
 
-    /// The command with this member's name.
-    pub fn command(&self) -> Command {
-        let mut command = self.user.command();
-        command.env("USER", self.name);
-        command
-    }
-
-    /// Runs the command.
-    pub fn run<W: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = W>) -> Run {
-        run(self.command().args(words))
-    }
-
-    /// Runs the command, which must work.
-    pub fn ok<W: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = W>) -> Run {
-        let run = self.run(words);
-        assert_eq!(run.exit, 0, "{run}");
-        run
-    }
-
-    /// Runs the command with `--json`, which must work, and gives its `data`.
-    pub fn data<W: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = W>) -> Value {
-        let run = run(self.command().arg("--json").args(words));
-        assert_eq!(run.exit, 0, "{run}");
-        run.json()["data"].clone()
-    }
-
-    /// As [`User::assert_refused`].
-    pub fn assert_refused<W: AsRef<OsStr>>(
-        &self,
-        words: impl IntoIterator<Item = W>,
-        exit: i32,
-        code: &str,
-    ) -> Value {
-        self.user.assert_command_refused(self.command().arg("--json").args(words), exit, code)
-    }
-
     /// What the tool `team/<name>` answers.
     pub fn execute(&self, name: &str) -> Run {
         self.run(["execute", &format!("team/{name}"), "--json"])
@@ -119,11 +88,6 @@ impl Member {
         let run = self.execute("hi");
         assert_eq!(run.exit, 0, "{run}");
         assert_eq!(run.json()["data"]["said"], "hi", "{run}");
-    }
-
-    /// The own key's fingerprint.
-    pub fn fingerprint(&self) -> String {
-        self.user.fingerprint()
     }
 
     /// The own private key in PEM.

@@ -3,7 +3,7 @@
 use crate::support::User;
 use crate::texts::{assert_text, transcript};
 
-/// What is typed in a folder that is no project yet.
+/// What is typed in a folder before `rye init`.
 const OUTSIDE: [&str; 4] =
     ["execute examples/hello", "new tool team/greet", "run examples/greet", "load examples/hello"];
 

@@ -13,7 +13,7 @@ use super::correct::{NameWords, is_name_word};
 use super::query::FACET_PREFIX;
 use super::rank::Rankings;
 use super::shadow;
-use super::words::{self, StemCache};
+use super::word_stems::{self, StemCache};
 use crate::file_stamp::FileStamp;
 use crate::scan::{InvalidItemFile, ItemEntry};
 use crate::spaces::{CandidatePath, Spaces};
@@ -324,7 +324,7 @@ impl SearchIndex {
                     facets(space, entry.item.item_type)
                 ])?;
                 let names = format!("{} {}", entry.item.id, text.title);
-                for word in words::parts(&names).iter().filter(|word| is_name_word(word)) {
+                for word in word_stems::parts(&names).iter().filter(|word| is_name_word(word)) {
                     add_name.execute([word])?;
                 }
                 add_near.execute(params![row, format!("{} {}", entry.item.id, text.title)])?;

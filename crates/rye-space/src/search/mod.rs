@@ -8,7 +8,7 @@ mod rank;
 mod shadow;
 mod suggest;
 mod watch;
-mod words;
+mod word_stems;
 
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;

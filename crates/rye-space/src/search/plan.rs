@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::correct::NameWords;
 use super::query::{Query, word_expression};
-use super::words::{self, StemCache};
+use super::word_stems::{self, StemCache};
 
 /// How many words of a question are used.
 const MAX_QUESTION_WORDS: usize = 24;
@@ -106,12 +106,13 @@ impl QueryPlan {
 fn significant(given: &[String]) -> Vec<String> {
     let mut lower: Vec<String> = Vec::new();
     for word in given.iter().map(|word| word.to_lowercase()) {
-        let word = words::parts(&word).join(" ");
+        let word = word_stems::parts(&word).join(" ");
         if !word.is_empty() && !lower.contains(&word) {
             lower.push(word);
         }
     }
-    let mut kept: Vec<String> = lower.iter().filter(|word| !words::is_stop_word(word)).cloned().collect();
+    let mut kept: Vec<String> =
+        lower.iter().filter(|word| !word_stems::is_stop_word(word)).cloned().collect();
     if kept.is_empty() {
         kept = lower;
     }

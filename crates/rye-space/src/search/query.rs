@@ -4,7 +4,7 @@
 
 use std::fmt::Write as _;
 
-use super::words::{self, StemCache};
+use super::word_stems::{self, StemCache};
 
 /// What begins every facet. No language has words like that, so a word need not be kept out of the facets' column,
 /// which would cost as much as finding it.
@@ -186,7 +186,7 @@ fn plain_words(text: &str) -> Option<Vec<String>> {
 /// A word in the language of the index: as it is, or in another of its forms. One with separators in it means its parts
 /// next to each other, or at least all of them.
 pub(super) fn word_expression(text: &str, stems: &mut StemCache) -> String {
-    let parts = words::parts(text);
+    let parts = word_stems::parts(text);
     let forms = |part: &String, stems: &mut StemCache| match stems.stem(part) {
         Some(stem) => format!("(\"{part}\" OR \"{stem}\")"),
         None => format!("(\"{part}\")"),

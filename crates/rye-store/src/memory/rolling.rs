@@ -5,9 +5,7 @@ use std::collections::BTreeMap;
 use rye_thread::money::Nanos;
 use rye_thread::thread_id::ThreadId;
 
-use crate::{
-    BudgetPeriod, BudgetRefusal, BudgetResource, ReserveRequest, RollingBudget, RollingRefusal, RollingUsage,
-};
+use crate::{BudgetPeriod, BudgetRefusal, ReserveRequest, RollingBudget, RollingUsage};
 
 /// A period of a budget: its scope, its length, its start and its end.
 type PeriodKey = (String, BudgetPeriod, u64, u64);
@@ -68,7 +66,7 @@ impl MemoryRolling {
         for budget in budgets {
             let usage = self.usage(budget);
             if usage.used.plus(usage.reserved).plus(request.spend) > budget.limit {
-                return Some(refusal(thread, request, budget, usage));
+                return Some(BudgetRefusal::by_rolling(thread, request.spend, budget, usage));
             }
         }
         let counted = self.calls.entry((thread.clone(), request.call)).or_default();
@@ -93,22 +91,5 @@ impl MemoryRolling {
             sum.spent = sum.spent.saturating_add(spend);
             call.is_settled = true;
         }
-    }
-}
-
-fn refusal(
-    thread: &ThreadId,
-    request: ReserveRequest,
-    budget: &RollingBudget,
-    usage: RollingUsage,
-) -> BudgetRefusal {
-    BudgetRefusal {
-        refused_by: thread.clone(),
-        resource: BudgetResource::Spend,
-        limit: budget.limit.0,
-        used: usage.used.0,
-        reserved: usage.reserved.0,
-        requested: request.spend.0,
-        rolling: Some(RollingRefusal { budget: budget.to_string(), frees_ms: budget.ends_ms }),
     }
 }

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::approval::ApprovalAnswer;
 use crate::limits::ThreadLimits;
 use crate::money::Nanos;
-use crate::rolling::RollingRefusal;
+use crate::rolling::{RollingBudget, RollingRefusal, RollingUsage};
 use crate::status::ThreadStatus;
 use crate::thread_id::ThreadId;
 
@@ -189,6 +189,25 @@ pub struct BudgetRefusal {
 }
 
 impl BudgetRefusal {
+    /// The refusal of a call that a budget of a day or a month cannot cover.
+    #[must_use]
+    pub fn by_rolling(
+        thread: &ThreadId,
+        requested: Nanos,
+        budget: &RollingBudget,
+        usage: RollingUsage,
+    ) -> Self {
+        Self {
+            refused_by: thread.clone(),
+            resource: BudgetResource::Spend,
+            limit: budget.limit.0,
+            used: usage.used.0,
+            reserved: usage.reserved.0,
+            requested: requested.0,
+            rolling: Some(RollingRefusal { budget: budget.to_string(), frees_ms: budget.ends_ms }),
+        }
+    }
+
     /// Whether it would fit beside what is spent: only what others have reserved stands in its way.
     #[must_use]
     pub fn is_only_reserved(&self) -> bool {
