@@ -114,11 +114,40 @@ class Failed(Exception):
     pass
 
 
+FOLDERS = []
+"""The folders of all sessions, to be removed at the end."""
+
+
+def remove_folders():
+    """Removes the folders of ended sessions. A background process of a page ends seconds after its last thread, and may write until then."""
+    deadline = time.monotonic() + 15
+    while FOLDERS and time.monotonic() < deadline:
+        for folder in FOLDERS:
+            shutil.rmtree(folder, ignore_errors=True)
+        busy = {entry for entry in FOLDERS if entry.exists() or is_used(entry)}
+        FOLDERS[:] = [folder for folder in FOLDERS if folder in busy]
+        if FOLDERS:
+            time.sleep(0.5)
+    return list(FOLDERS)
+
+
+def is_used(folder):
+    """Whether a process still works in the folder, or in one that was there."""
+    for entry in pathlib.Path("/proc").glob("[0-9]*/cwd"):
+        try:
+            if os.readlink(entry).startswith(f"{folder}/"):
+                return True
+        except OSError:
+            continue
+    return False
+
+
 class Session:
     """A shell in `~/shop`, an empty project in an empty home."""
 
     def __init__(self, rye):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="rye-docs-"))
+        FOLDERS.append(self.folder)
         self.home = self.folder / "home"
         (self.home / "shop").mkdir(parents=True)
         programs = self.folder / "bin"
@@ -185,7 +214,6 @@ class Session:
         except ProcessLookupError:
             pass
         self.shell.wait()
-        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def commands(text):
