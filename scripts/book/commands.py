@@ -75,5 +75,5 @@ def walk(rye, words=()):
         raise SystemExit(f"rye {' '.join(words)} --help: exit {done.returncode}\n{done.stderr}")
     command = Command(words, done.stdout)
     yield command
-    for name in command.subcommands:
+    for name in (name for name in command.subcommands if name != "help"):
         yield from walk(rye, (*words, name))

@@ -41,7 +41,6 @@ pub use threads::{
     version,
     about = "A signed, portable workspace for AI agents: directives, tools and knowledge you can trust",
     after_help = "New here? Run `rye init` in a project, then `rye search hello`.\nExit codes: 0 done, 1 failed, 2 usage, 3 not found, 4 integrity or trust, 5 denied, 6 limit reached, 7 cancelled, 8 lockfile, 9 not valid. `rye explain CODE` explains any error.",
-    disable_help_subcommand = true,
     arg_required_else_help = true
 )]
 pub struct Arguments {

@@ -69,8 +69,8 @@ pub enum ThreadCommand {
         after_help = "rye thread cost 0a1b --by child\nrye thread cost --since today      and what is left of the budgets in budgets.yaml"
     )]
     Cost {
-        /// The thread's id or its beginning
-        #[arg(value_name = "THREAD", required_unless_present = "since", add = ArgValueCompleter::new(completion::threads))]
+        /// The thread's id or its beginning; without it, the latest
+        #[arg(value_name = "THREAD", add = ArgValueCompleter::new(completion::threads))]
         id: Option<String>,
         /// Group costs by this
         #[arg(long, value_enum, default_value_t = CostBy::Item)]

@@ -6,6 +6,7 @@ use rye_engine::verbs::search::{self, SearchResponse, parse_scope};
 use rye_engine::verbs::why;
 use rye_engine::{Code, Error};
 use rye_item::space::SpaceTier;
+use rye_item::text::quote_name;
 use rye_item::{ItemRef, ItemType};
 
 use super::{CommandContext, CommandResult, find_item};
@@ -263,9 +264,7 @@ fn render_why(item: &ItemRef, response: &why::WhyResponse) -> String {
                     let hash =
                         element.hash.as_deref().map(|hash| format!(" {}", &hash[..12])).unwrap_or_default();
                     let signer = element.signer.as_ref().and_then(|signer| signer.owner.as_deref());
-                    let signer = signer
-                        .map(|owner| format!(" by {}", rye_item::text::quote_name(owner)))
-                        .unwrap_or_default();
+                    let signer = signer.map(|owner| format!(" by {}", quote_name(owner))).unwrap_or_default();
                     let lock = match element.lock {
                         Some("pinned") => paint(SUCCESS, " pinned"),
                         Some(other) => paint(ERROR, format_args!(" {other} since it was pinned")),
@@ -307,7 +306,7 @@ fn signature_line(response: &why::WhyResponse) -> String {
         .unwrap_or_default();
     match &response.signer {
         Some(ItemSigner { fingerprint, owner, signed_at, .. }) => {
-            let owner = owner.as_deref().unwrap_or("unknown");
+            let owner = owner.as_deref().map_or_else(|| "unknown".to_owned(), quote_name);
             format!("{verdict_text}{reason}, by {owner} {} at {signed_at}", paint(DIM, fingerprint))
         }
         None => format!("{verdict_text}{reason}"),

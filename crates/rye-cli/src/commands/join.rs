@@ -120,15 +120,19 @@ fn show_signer(output: &Output, signer: &ProjectSigner) {
         | SignerStatus::Retired
         | SignerStatus::Revoked => WARNING,
     };
-    let types =
-        signer.by_type.iter().map(|(name, count)| format!("{count} {name}")).collect::<Vec<_>>().join(", ");
+    let types = signer.by_type.iter().map(|(name, count)| match *name {
+        // It has no plural.
+        "knowledge" => format!("{count} knowledge"),
+        noun => counted(*count, noun),
+    });
+    let types = types.collect::<Vec<_>>().join(", ");
+    let (since, latest) = (day(&signer.since), day(&signer.latest));
+    let days = if since == latest { format!("on {since}") } else { format!("{since} to {latest}") };
     output.ask(format_args!(
-        "  {}: {}; signed {} ({types}), {} to {}; owner {owner}",
+        "  {}: {}; signed {} ({types}), {days}; owner {owner}",
         paint(NAME, signer.fingerprint),
         paint(style, signer.status.as_str()),
         counted(signer.items, "item"),
-        day(&signer.since),
-        day(&signer.latest),
     ));
     match signer.status {
         SignerStatus::NoIdentity => output.ask(paint(

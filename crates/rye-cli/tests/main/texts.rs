@@ -72,7 +72,7 @@ fn subcommands(help: &str) -> Vec<String> {
     let rows = section.take_while(|line| line.starts_with("  "));
     let names =
         rows.filter(|line| !line.starts_with("   ")).filter_map(|line| line.split_whitespace().next());
-    names.map(str::to_owned).collect()
+    names.filter(|name| *name != "help").map(str::to_owned).collect()
 }
 
 /// The help of a command and of all commands below it.

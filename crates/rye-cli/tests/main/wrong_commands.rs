@@ -10,7 +10,7 @@ const OUTSIDE: [&str; 4] =
 /// What is typed in a project.
 const INSIDE: [&str; 21] = [
     "serach hello",
-    "help",
+    "mcp instal claude-code",
     "ls",
     "create tool team/greet",
     "start examples/greet",

@@ -8,8 +8,11 @@ use crate::live::format::{format_count, format_money, truncate};
 use crate::output::{DIM, HEADING, WARNING, paint};
 
 /// `rye thread cost`
-pub fn cost(context: &CommandContext, word: &str, by: CostBy) -> CommandResult {
-    let (index, row) = ThreadIndex::open_thread(&context.settings, word)?;
+pub fn cost(context: &CommandContext, word: Option<&str>, by: CostBy) -> CommandResult {
+    let (index, row) = match word {
+        Some(word) => ThreadIndex::open_thread(&context.settings, word)?,
+        None => ThreadIndex::open_latest(&context.settings)?,
+    };
     let by = match by {
         CostBy::Item => CostGrouping::Item,
         CostBy::Tool => CostGrouping::Tool,

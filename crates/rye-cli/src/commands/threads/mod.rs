@@ -42,9 +42,7 @@ pub fn run(global: &GlobalArguments, command: &ThreadCommand) -> CommandResult {
         ThreadCommand::Tree { id, live } => tree::tree(&open_and_resume()?, id.as_deref(), *live),
         ThreadCommand::Show { id } => show::show(&open_and_resume()?, id.as_deref()),
         ThreadCommand::Cost { since: Some(since), .. } => spending::spending(&open()?, since),
-        ThreadCommand::Cost { id, by, since: None } => {
-            cost::cost(&open()?, id.as_deref().unwrap_or_default(), *by)
-        }
+        ThreadCommand::Cost { id, by, since: None } => cost::cost(&open()?, id.as_deref(), *by),
         ThreadCommand::Tail { id, tree } => tail::tail(&open_and_resume()?, id, *tree),
         ThreadCommand::Transcript { id, markdown } => tail::transcript(&open()?, id, *markdown),
         ThreadCommand::Verify { accept_older: true, .. } => verify::accept_older(&open()?),

@@ -93,11 +93,26 @@ impl FailedRun<'_> {
             .into_iter()
             .find(|path| !self.access.write.iter().any(|root| path.starts_with(root)))?;
         let folder = path.parent().filter(|folder| folder.parent().is_some()).unwrap_or(&path);
+        let project = self.engine.workspace.roots.project.as_deref().map(lillux::canonicalize_existing);
+        let is_project_open = project
+            .as_ref()
+            .is_none_or(|project| self.access.write.iter().any(|root| project.starts_with(root)));
+        let rule = if is_project_open {
+            "tools write to the project and to their temporary folder"
+        } else {
+            "this tool writes to its temporary folder only"
+        };
+        // A tool works in other projects, too.
+        let below = project.as_ref().and_then(|project| folder.strip_prefix(project).ok());
+        let scope = match below {
+            Some(rest) if rest.as_os_str().is_empty() => "{project_path}".to_owned(),
+            Some(rest) => format!("{{project_path}}/{}", shown(rest)),
+            None => shown(folder),
+        };
         Some(format!(
-            "tools write to the project and to their temporary folder; to let it write `{}`, add to the signed tool: {} {{\"write\": [\"{}\"]}}",
+            "{rule}; to let it write `{}`, add to the signed tool: {} {{\"write\": [\"{scope}\"]}}",
             shown(&path),
             self.metadata_key("sandbox"),
-            shown(folder)
         ))
     }
 
