@@ -48,6 +48,13 @@ fn random_crashes_break_nothing() {
         total.model_calls += report.model_calls;
         total.tool_effects += report.tool_effects;
         total.threads += report.threads;
+        total.rolling_refusals += report.rolling_refusals;
+        total.queued_children += report.queued_children;
+        total.fallbacks += report.fallbacks;
+        total.provider_suspensions += report.provider_suspensions;
+        total.cancel_requests += report.cancel_requests;
+        total.hooked_calls += report.hooked_calls;
+        total.forks += report.forks;
     }
     // A simulation in which nothing happens holds too.
     if count >= 100 {
@@ -56,25 +63,70 @@ fn random_crashes_break_nothing() {
             total.model_calls > count && total.tool_effects > count && total.threads > count,
             "{total:?}"
         );
+        let rare = [
+            total.rolling_refusals,
+            total.queued_children,
+            total.fallbacks,
+            total.provider_suspensions,
+            total.cancel_requests,
+            total.hooked_calls,
+            total.forks,
+        ];
+        assert!(rare.into_iter().all(|found| found > 0), "{total:?}");
     }
 }
 
-#[test]
-fn every_crash_point_is_survived() {
+/// Dies before and after every write, or every so many, of the first calm seed that has what `is_wanted` says.
+fn survive_crash_points(name: &str, stride: usize, is_wanted: impl Fn(&SimReport) -> bool) {
     let calm = SimOptions { crashes: CrashPlan::Never, bug: PlantedBug::None };
-    let runs = (0..100).map(|seed| (seed, run(seed, &calm)));
-    // A seed with children and tools.
-    let is_rich = |report: &SimReport| report.threads >= 3 && report.tool_effects >= 4 && report.writes < 80;
-    let (seed, calm) = runs.into_iter().find(|(_, report)| is_rich(report)).expect("a rich seed");
+    let found = (0..400)
+        .map(|seed| (seed, run(seed, &calm)))
+        .find(|(_, report)| report.writes < MAX_WRITES && is_wanted(report));
+    assert!(found.is_some(), "no seed with {name}");
+    let Some((seed, calm)) = found else { return };
     assert_holds(seed, &calm);
-    for write in 0..calm.writes {
+    for write in (0..calm.writes).step_by(stride) {
         for is_before in [true, false] {
             let crashes = CrashPlan::At { write, is_before };
             let report = run(seed, &SimOptions { crashes, bug: PlantedBug::None });
             assert_holds(seed, &report);
-            assert_eq!(report.crashes, 1, "write {write}");
+            assert_eq!(report.crashes, 1, "{name}: write {write} of seed {seed}");
         }
     }
+}
+
+/// Every write when a number of seeds is asked for, as `scripts/check-simulation` does; else some, to be quick.
+fn stride() -> usize {
+    if std::env::var_os("RYE_SIM_SEEDS").is_some() { 1 } else { 7 }
+}
+
+/// How many writes a seed may have in which a host dies at each of them.
+const MAX_WRITES: u64 = 50;
+
+#[test]
+fn every_crash_point_is_survived() {
+    survive_crash_points("children and tools", 1, |report| {
+        report.threads >= 3 && report.tool_effects >= 4 && report.queued_children == 0
+    });
+}
+
+#[test]
+fn crashes_around_budgets_and_queues_are_survived() {
+    survive_crash_points("a budget of a day", stride(), |report| report.rolling_refusals > 0);
+    survive_crash_points("children that queue", stride(), |report| report.queued_children > 0);
+}
+
+#[test]
+fn crashes_around_outages_are_survived() {
+    survive_crash_points("a fallback", stride(), |report| report.fallbacks > 0);
+    survive_crash_points("no provider", stride(), |report| report.provider_suspensions > 0);
+}
+
+#[test]
+fn crashes_around_people_and_hooks_are_survived() {
+    survive_crash_points("a cancel request", stride(), |report| report.cancel_requests > 0);
+    survive_crash_points("hooks", stride(), |report| report.hooked_calls > 1);
+    survive_crash_points("a fork", stride(), |report| report.forks > 0);
 }
 
 #[test]
@@ -97,7 +149,13 @@ fn seeds_to_find(bug: PlantedBug) -> Option<u64> {
 
 #[test]
 fn each_planted_bug_is_found() {
-    for bug in [PlantedBug::MissingFence, PlantedBug::ReservationAfterCall, PlantedBug::DoubleSettlement] {
+    let bugs = [
+        PlantedBug::MissingFence,
+        PlantedBug::ReservationAfterCall,
+        PlantedBug::DoubleSettlement,
+        PlantedBug::LostCancelRequest,
+    ];
+    for bug in bugs {
         assert!(seeds_to_find(bug).is_some(), "{bug:?}");
     }
 }

@@ -2,16 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use rye_agent::driver;
 use rye_agent::transcript::{self, TranscriptStatus};
 use rye_store::{CommitOutcome, JournalRecord, LedgerRow, ThreadCommit, ThreadFilter, ThreadRow};
 use rye_thread::machine::{ThreadEvent, ThreadState, step};
 use rye_thread::spec::ThreadSpec;
-use rye_thread::status::ThreadStatus;
+use rye_thread::status::{SuspendReason, ThreadStatus};
 use rye_thread::thread_id::ThreadId;
 
 use super::journal::SimJournal;
+use super::windows::Windows;
 use super::world::{World, lock, public_key};
 
 /// What the checker knows.
@@ -20,6 +22,20 @@ pub(super) struct Checker {
     threads: BTreeMap<ThreadId, CheckedThread>,
     model_calls: BTreeMap<(ThreadId, u64), u64>,
     effects: BTreeMap<String, u64>,
+    windows: Windows,
+    /// When a person asked for the end of a thread that went on.
+    cancel_requests: BTreeMap<ThreadId, u64>,
+    /// What hooks made of calls, by the effect each call has.
+    hooked_calls: BTreeMap<String, HookedCall>,
+}
+
+/// What a hook made of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum HookedCall {
+    /// It must not be made.
+    Blocked,
+    /// It is made with other arguments.
+    Changed,
 }
 
 /// A thread, replayed beside its driver.
@@ -49,6 +65,16 @@ impl Checker {
         self.threads.get(id).map(|thread| Arc::clone(&thread.spec))
     }
 
+    /// A person wants a thread ended that a host runs.
+    pub(super) fn add_cancel_request(&mut self, id: &ThreadId, at_ms: u64) {
+        self.cancel_requests.entry(id.clone()).or_insert(at_ms);
+    }
+
+    /// A person lets a thread go on all the same.
+    pub(super) fn forget_cancel_request(&mut self, id: &ThreadId) {
+        self.cancel_requests.remove(id);
+    }
+
     /// A thread was taken over.
     pub(super) fn add_takeover(&mut self, id: &ThreadId) {
         if let Some(thread) = self.threads.get_mut(id) {
@@ -66,13 +92,22 @@ pub(super) fn check_commit(world: &World, commit: &ThreadCommit, outcome: &Commi
     let mut problems = Vec::new();
     {
         let mut checker = lock(&world.checker);
+        checker.windows.count(commit, outcome);
+        problems.extend(checker.windows.check(world, &commit.rolling));
         let Some(thread) = checker.threads.get_mut(&commit.thread) else {
             drop(checker);
             return world.violation(format!("{} was never made", commit.thread));
         };
         for record in &commit.records {
             match serde_json::from_slice::<ThreadEvent>(&record.body) {
-                Ok(event) => drop(step(&mut thread.state, record.at_ms, event)),
+                Ok(event) => {
+                    count_event(world, &event);
+                    let model = thread.state.model_index();
+                    drop(step(&mut thread.state, record.at_ms, event));
+                    if thread.state.model_index() > model {
+                        world.count(|report| report.fallbacks += 1);
+                    }
+                }
                 Err(error) => problems.push(format!("{}: unreadable record: {error}", commit.thread)),
             }
             thread.records += 1;
@@ -89,6 +124,9 @@ pub(super) fn check_commit(world: &World, commit: &ThreadCommit, outcome: &Commi
                 problems.push(format!("{id}: {} after {ended}", change.to));
             }
             thread.ended = change.to.is_terminal().then_some(change.to);
+            if change.reason == Some(SuspendReason::Provider) {
+                world.count(|report| report.provider_suspensions += 1);
+            }
         }
         let row = world.store.thread(id).ok().flatten();
         problems.extend(compare_row(row.as_ref(), thread));
@@ -103,6 +141,15 @@ pub(super) fn check_commit(world: &World, commit: &ThreadCommit, outcome: &Commi
     }
     problems.extend(check_caps(world, &commit.thread));
     problems.into_iter().for_each(|problem| world.violation(problem));
+}
+
+/// Counts what the report tells of.
+fn count_event(world: &World, event: &ThreadEvent) {
+    if let ThreadEvent::BudgetRefused(refusal) | ThreadEvent::BudgetWaitExpired(refusal) = event
+        && refusal.rolling.is_some()
+    {
+        world.count(|report| report.rolling_refusals += 1);
+    }
 }
 
 /// Registry and journal agree.
@@ -137,8 +184,9 @@ fn check_caps(world: &World, id: &ThreadId) -> Vec<String> {
     problems
 }
 
-/// A model is called once for each reservation that is durable.
-pub(super) fn check_model_call(journal: &SimJournal, call: Option<u64>) {
+/// A model is called once for each reservation that is durable, by the thread that it is the current model of, and not after
+/// a request to end the thread was there to be seen.
+pub(super) fn check_model_call(journal: &SimJournal, call: Option<u64>, model: usize) {
     let (world, thread) = (&journal.world, &journal.thread);
     world.count(|report| report.model_calls += 1);
     world.trace(format_args!("{} {thread} calls the model: {call:?}", journal.process.owner.host));
@@ -151,13 +199,43 @@ pub(super) fn check_model_call(journal: &SimJournal, call: Option<u64>) {
     }
     let (count, allowed) = {
         let mut checker = lock(&world.checker);
-        let takeovers = checker.threads.get(thread).map_or(0, |thread| thread.takeovers);
+        let known = checker.threads.get(thread);
+        let takeovers = known.map_or(0, |thread| thread.takeovers);
+        let current = known.map_or(0, |thread| thread.state.model_index());
+        let is_seen =
+            |at: &u64| journal.process.polled_ms.load(Ordering::Relaxed) > (*at).max(journal.started_ms);
+        let is_ignored = checker.cancel_requests.get(thread).is_some_and(is_seen);
+        if journal.is_current() && current != model {
+            world.violation(format!("{thread}: model {model} is called, its journal is at {current}"));
+        }
+        if is_ignored {
+            world.violation(format!("{thread}: call {call} was made after its end was asked for"));
+        }
         let count = checker.model_calls.entry((thread.clone(), call)).or_default();
         *count += 1;
         (*count, 1 + takeovers)
     };
     if count > allowed {
         world.violation(format!("{thread}: call {call} was made {count} times, {allowed} are allowed"));
+    }
+}
+
+/// A hook has blocked or changed a call.
+pub(super) fn add_hooked_call(world: &World, effect: &str, change: HookedCall) {
+    world.count(|report| report.hooked_calls += 1);
+    lock(&world.checker).hooked_calls.insert(effect.to_owned(), change);
+}
+
+/// A call is made as the hook before it left it.
+pub(super) fn check_hooked_call(world: &World, effect: &str, is_changed: bool) {
+    let change = lock(&world.checker).hooked_calls.get(effect).copied();
+    let is_right = match change {
+        None => !is_changed,
+        Some(HookedCall::Changed) => is_changed,
+        Some(HookedCall::Blocked) => false,
+    };
+    if !is_right {
+        world.violation(format!("{effect} was done, a hook had it {change:?}"));
     }
 }
 

@@ -1,36 +1,39 @@
 //! Hosts: processes that start threads, give heartbeats, take over what others left, and die.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rye_agent::driver::{
     self, CancelSignal, DriverDeps, PlaceRequest, ResumePoint, ThreadDriver, TranscriptWriter, wait_for_place,
 };
+use rye_agent::provider_chain::ProviderChain;
+use rye_model::ModelProvider;
 use rye_store::{
-    ApprovalDecision, Claim, ClaimOutcome, ClaimPolicy, CreateOutcome, JournalRecord, NewThread, Owner,
-    SpawnCaps, ThreadFilter, WaitKind,
+    Claim, ClaimOutcome, ClaimPolicy, CreateOutcome, JournalRecord, NewThread, Owner, SpawnCaps,
+    ThreadFilter, WaitKind,
 };
 use rye_thread::journal::JournalHeader;
-use rye_thread::machine::{ApprovalAnswer, ThreadEvent, ThreadOutcome, ThreadState};
+use rye_thread::machine::{ThreadEvent, ThreadState};
 use rye_thread::money::Nanos;
 use rye_thread::spec::ThreadSpec;
 use rye_thread::status::ThreadStatus;
 use rye_thread::thread_id::ThreadId;
-use serde_json::Value;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use super::CrashPlan;
+use super::children::SimChildren;
 use super::journal::SimJournal;
 use super::parts::{SimExecutor, SimModel, SimTools};
 use super::world::{LEASE_MS, World, lock};
+use super::{CrashPlan, PlantedBug};
 
 /// How long a simulation takes at most, in its own time.
 const MAX_DURATION: Duration = Duration::from_secs(4 * 3600);
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
 const SCAN_INTERVAL: Duration = Duration::from_secs(7);
+const REQUEST_POLL_INTERVAL: Duration = Duration::from_secs(2);
 /// How long a child waits for its place.
 const QUEUE_TIMEOUT_MS: u64 = 300_000;
 /// How many threads there may be.
@@ -47,7 +50,9 @@ pub(super) struct Process {
     pub(super) owner: Owner,
     is_alive: AtomicBool,
     tasks: Mutex<Vec<AbortHandle>>,
-    running: Mutex<BTreeMap<ThreadId, (Claim, CancelSignal)>>,
+    pub(super) running: Mutex<BTreeMap<ThreadId, (Claim, CancelSignal)>>,
+    /// When requests of people were last looked for.
+    pub(super) polled_ms: AtomicU64,
     frozen_until: Mutex<Option<Instant>>,
     /// When the next life begins.
     restart_at: Mutex<Option<Instant>>,
@@ -65,13 +70,16 @@ impl Process {
             is_alive: AtomicBool::new(true),
             tasks: Mutex::default(),
             running: Mutex::default(),
+            polled_ms: AtomicU64::new(0),
             frozen_until: Mutex::default(),
             restart_at: Mutex::default(),
         });
-        let (beating, scanning) = (Arc::clone(&process), Arc::clone(&process));
-        let (world_of_beats, world_of_scans) = (Arc::clone(world), Arc::clone(world));
-        process.spawn(async move { beating.give_heartbeats(&world_of_beats).await });
-        process.spawn(async move { scanning.take_over_orphans(&world_of_scans).await });
+        let (beating, shared) = (Arc::clone(&process), Arc::clone(world));
+        process.spawn(async move { beating.give_heartbeats(&shared).await });
+        let (scanning, shared) = (Arc::clone(&process), Arc::clone(world));
+        process.spawn(async move { scanning.take_over_orphans(&shared).await });
+        let (watching, shared) = (Arc::clone(&process), Arc::clone(world));
+        process.spawn(async move { watching.take_up_requests(&shared).await });
         process
     }
 
@@ -131,6 +139,28 @@ impl Process {
         }
     }
 
+    /// Cancels the threads of this host that people want ended. A request stays until the end is durable.
+    async fn take_up_requests(&self, world: &World) {
+        loop {
+            tokio::time::sleep(REQUEST_POLL_INTERVAL).await;
+            self.wait_until_thawed(world).await;
+            if lock(&self.running).is_empty() {
+                continue;
+            }
+            for request in world.store.cancel_requests().unwrap_or_default() {
+                let Some((_, signal)) = lock(&self.running).get(&request.thread).cloned() else { continue };
+                if !signal.cancel_token.is_cancelled() {
+                    world.trace(format_args!("{} cancels {}", self.owner.host, request.thread));
+                    signal.cancel(&request.reason);
+                }
+                if world.options.bug == PlantedBug::LostCancelRequest {
+                    let _ = world.store.clear_cancel_request(&request.thread);
+                }
+            }
+            self.polled_ms.store(world.now_ms(), Ordering::Relaxed);
+        }
+    }
+
     async fn take_over_orphans(self: Arc<Self>, world: &Arc<World>) {
         // A new life looks at once.
         world.pause(0, 1000).await;
@@ -149,7 +179,7 @@ impl Process {
     }
 
     /// Makes a thread, and drives it; `false` when there may be no more.
-    async fn start_thread(self: &Arc<Self>, world: &Arc<World>, spec: &Arc<ThreadSpec>) -> bool {
+    pub(super) async fn start_thread(self: &Arc<Self>, world: &Arc<World>, spec: &Arc<ThreadSpec>) -> bool {
         let own = &spec.instance;
         let at_ms = world.now_ms();
         let header = JournalHeader::new(own.clone(), "template".to_owned());
@@ -179,8 +209,13 @@ impl Process {
         let created = world.store.create_blocking(new);
         world.trace(format_args!("{} makes {}: {created:?}", self.owner.host, own.thread_id));
         let claim = match created {
-            Ok(CreateOutcome::Created { claim, .. }) => claim,
-            Ok(CreateOutcome::Refused { .. }) | Err(_) => return false,
+            Ok(CreateOutcome::Created { claim, is_queued, .. }) => {
+                world.count(|report| report.queued_children += u64::from(is_queued));
+                claim
+            }
+            Ok(CreateOutcome::Refused { .. }) | Err(_) => {
+                return if crash.is_some() { self.die(world).await } else { false };
+            }
         };
         lock(&world.checker).add_thread(spec);
         lock(&world.claims).insert(own.thread_id.clone(), claim);
@@ -197,22 +232,26 @@ impl Process {
         true
     }
 
-    /// Takes a thread over, if it may be taken, and drives it on from where its journal ends. `more` is what a person
-    /// allows it in addition.
-    async fn resume(
+    /// Takes a thread over, if it may be taken, and drives it on from where its journal ends. Gives whether it was taken.
+    pub(super) async fn resume(
         self: &Arc<Self>,
         world: &Arc<World>,
         id: &ThreadId,
         policy: ClaimPolicy,
-        more: Option<Nanos>,
-    ) {
+        person: Option<PersonRequest>,
+    ) -> bool {
+        if world.store.thread(id).ok().flatten().is_none_or(|row| row.status.is_terminal()) {
+            return false;
+        }
         let crash = self.crash_point(world);
         if crash == Some(true) {
             return self.die(world).await;
         }
         let claimed = world.store.claim(id, &self.owner, policy, world.now_ms());
         world.trace(format_args!("{} claims {id}: {claimed:?}", self.owner.host));
-        let Ok(ClaimOutcome::Claimed { claim, .. }) = claimed else { return };
+        let Ok(ClaimOutcome::Claimed { claim, .. }) = claimed else {
+            return if crash.is_some() { self.die(world).await } else { false };
+        };
         lock(&world.claims).insert(id.clone(), claim);
         lock(&world.checker).add_takeover(id);
         world.count(|report| report.takeovers += 1);
@@ -220,13 +259,24 @@ impl Process {
             return self.die(world).await;
         }
         let Some(point) = self.resume_point(world, id) else {
-            return world.violation(format!("{id} cannot be resumed"));
+            world.violation(format!("{id} cannot be resumed"));
+            return true;
         };
-        let first = match point.state.status() {
-            ThreadStatus::Suspended => answer_by_person(world, &point.state, more),
-            _ => interrupted(&point),
+        let first = match (person, point.state.status()) {
+            (Some(PersonRequest::Cancel), _) => super::people::terminated(&point),
+            (Some(PersonRequest::Resume { more }), ThreadStatus::Suspended) => {
+                super::people::resumed(world, &point.state, more)
+            }
+            (None, ThreadStatus::Suspended) => super::people::resumed(world, &point.state, Nanos(0)),
+            (None | Some(PersonRequest::Resume { .. }), _) => interrupted(&point),
         };
+        if let Some(PersonRequest::Resume { .. }) = person {
+            // As the runtime does: what asked for the end of a thread that now goes on is forgotten.
+            let _ = world.store.clear_cancel_request(id);
+            lock(&world.checker).forget_cancel_request(id);
+        }
         self.drive(world, point, claim, first);
+        true
     }
 
     /// What a thread's journal says, and the calls that were in flight.
@@ -248,12 +298,12 @@ impl Process {
         let spec = Arc::clone(&point.state.spec);
         let id = spec.instance.thread_id.clone();
         let signal = CancelSignal::default();
-        let journal = Arc::new(SimJournal::new(world, self, &id, claim));
+        let journal = Arc::new(SimJournal::new(world, self, &spec, claim));
         let jitter = Arc::clone(world);
         let deps = DriverDeps {
             journal: Arc::clone(&journal) as Arc<_>,
             dispatcher: Arc::new(SimTools { world: Arc::clone(world) }),
-            children: Arc::new(SimChildren { world: Arc::clone(world), process: Arc::clone(self) }),
+            children: Arc::new(SimChildren::new(world, self)),
             listener: None,
             clock: Arc::clone(world) as Arc<_>,
             redactor: Arc::clone(&world.redactor),
@@ -265,8 +315,13 @@ impl Process {
             budget: None,
             artifacts: None,
         };
-        let provider = Arc::new(SimModel { journal, has_children: spec.instance.parent.is_none() });
-        let driver = ThreadDriver::new(deps, point, claim, provider, signal.clone());
+        let has_children = spec.instance.parent.is_none();
+        let model = |index| -> Arc<dyn ModelProvider> {
+            Arc::new(SimModel { journal: Arc::clone(&journal), index, has_children })
+        };
+        let fallbacks = (1..=spec.template.fallbacks.len()).map(model).collect();
+        let providers = ProviderChain::new(model(0), fallbacks);
+        let driver = ThreadDriver::new(deps, point, claim, providers, signal.clone());
         lock(&self.running).insert(id.clone(), (claim, signal.clone()));
         if world.rng.chance(40) {
             let (world, signal) = (Arc::clone(world), signal.clone());
@@ -291,6 +346,11 @@ impl Process {
             if lock(&process.running).get(&id).is_some_and(|(held, _)| *held == claim) {
                 lock(&process.running).remove(&id);
             }
+            let is_ended =
+                || world.store.thread(&id).ok().flatten().is_some_and(|row| row.status.is_terminal());
+            if signal.cancel_token.is_cancelled() && is_ended() {
+                let _ = world.store.clear_cancel_request(&id);
+            }
             match outcome {
                 Ok((outcome, state)) => process.on_stopped(&world, &id, &outcome, &state).await,
                 Err(error) => {
@@ -300,34 +360,18 @@ impl Process {
             }
         });
     }
+}
 
-    /// A thread has ended, or waits for a person; sometimes that person allows more.
-    async fn on_stopped(
-        self: &Arc<Self>,
-        world: &Arc<World>,
-        id: &ThreadId,
-        outcome: &ThreadOutcome,
-        state: &ThreadState,
-    ) {
-        world.trace(format_args!("{} {id} stops: {}", self.owner.host, outcome.status));
-        if outcome.status != ThreadStatus::Suspended || !world.rng.chance(400) {
-            return;
-        }
-        world.pause(100, 20_000).await;
-        for request in state.pending_approvals() {
-            let answer = ApprovalDecision {
-                approved: true,
-                message: None,
-                changes: Value::Null,
-                always: None,
-                at_ms: world.now_ms(),
-                by: "a person".to_owned(),
-            };
-            let _ = world.store.answer_approval(&request.id, &answer);
-        }
-        let more = Nanos(world.rng.range(50_000, 500_000));
-        self.resume(world, id, ClaimPolicy::Free, Some(more)).await;
-    }
+/// What a person wants of a thread that they take up.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum PersonRequest {
+    /// Its end.
+    Cancel,
+    /// That it goes on, with so much more to spend.
+    Resume {
+        /// How much.
+        more: Nanos,
+    },
 }
 
 /// What a driver is told of a thread whose process died.
@@ -336,111 +380,6 @@ fn interrupted(point: &ResumePoint) -> ThreadEvent {
     let running = point.state.running_tools().into_iter();
     let repeatable = running.filter(|(_, item)| item.contains("sim/again")).map(|(index, _)| index);
     ThreadEvent::Interrupted { spend, repeatable: repeatable.collect() }
-}
-
-/// A person lets a thread go on with more.
-fn answer_by_person(world: &World, state: &ThreadState, more: Option<Nanos>) -> ThreadEvent {
-    let mut limits = state.limits;
-    let more = more.unwrap_or_default();
-    limits.spend = limits.spend.map(|spend| spend.plus(more));
-    limits.turns = limits.turns.map(|turns| turns + world.rng.range(1, 5));
-    let answers = state.pending_approvals().iter().map(|request| ApprovalAnswer {
-        request_id: request.id.clone(),
-        approved: true,
-        message: None,
-        by: "a person".to_owned(),
-        always: None,
-    });
-    ThreadEvent::Resumed { limits, message: None, by: "a person".to_owned(), answers: answers.collect() }
-}
-
-/// The children of threads: started once, waited for, found again after a crash.
-pub(super) struct SimChildren {
-    world: Arc<World>,
-    process: Arc<Process>,
-}
-
-mod children {
-    use rye_agent::driver::{BoxFuture, ChildHandle, Children};
-    use rye_thread::action::Action;
-    use rye_thread::machine::ToolResult;
-    use serde_json::json;
-    use tokio_util::sync::CancellationToken;
-
-    use super::*;
-
-    impl SimChildren {
-        async fn run_child(
-            &self,
-            parent: &ThreadSpec,
-            cancel: &CancellationToken,
-            handle: &ChildHandle,
-        ) -> ToolResult {
-            let id = handle.child();
-            let is_there = self.world.store.thread(id).is_ok_and(|row| row.is_some());
-            if !is_there {
-                let spec = self.world.new_spec(id.clone(), Some(parent));
-                if !self.process.start_thread(&self.world, &spec).await {
-                    return ToolResult::failure(r#"{"status":"error","error":"no more children"}"#);
-                }
-            }
-            handle.notify_started("sim/work");
-            self.wait(id, cancel).await
-        }
-
-        async fn wait(&self, id: &ThreadId, cancel: &CancellationToken) -> ToolResult {
-            loop {
-                let status = self.world.store.thread(id).ok().flatten().map(|row| row.status);
-                match status {
-                    Some(status) if status.is_terminal() || status == ThreadStatus::Suspended => {
-                        let content = json!({"status": status.as_str(), "thread_id": id}).to_string();
-                        let is_error = status != ThreadStatus::Completed;
-                        let (child, child_status) = (Some(id.clone()), Some(status));
-                        return ToolResult { content, is_error, duration_ms: 0, child, child_status };
-                    }
-                    None => return ToolResult::failure("the child was lost"),
-                    Some(_) => {}
-                }
-                if cancel.is_cancelled()
-                    && let Some((_, signal)) = lock(&self.process.running).get(id)
-                {
-                    signal.cancel("its parent was cancelled");
-                }
-                tokio::time::sleep(Duration::from_millis(700)).await;
-            }
-        }
-    }
-
-    impl Children for SimChildren {
-        fn spawn(
-            self: Arc<Self>,
-            parent: Arc<ThreadSpec>,
-            _call: Action,
-            cancel_token: CancellationToken,
-            handle: ChildHandle,
-        ) -> BoxFuture<'static, ToolResult> {
-            Box::pin(async move { self.run_child(&parent, &cancel_token, &handle).await })
-        }
-
-        fn orchestrate(
-            self: Arc<Self>,
-            _caller: Arc<ThreadSpec>,
-            _call: Action,
-            _cancel_token: CancellationToken,
-        ) -> BoxFuture<'static, ToolResult> {
-            Box::pin(std::future::ready(ToolResult::failure("not simulated")))
-        }
-
-        fn run_for_hook(
-            self: Arc<Self>,
-            _parent: Arc<ThreadSpec>,
-            _hook: String,
-            _call: Action,
-            _cancel_token: CancellationToken,
-        ) -> BoxFuture<'static, Value> {
-            Box::pin(std::future::ready(json!({"status": "success", "data": {}})))
-        }
-    }
 }
 
 /// Simulates until every thread has stopped, or for as long as it may take.
@@ -459,6 +398,7 @@ pub(super) async fn run(world: &Arc<World>) {
             starter.start_thread(&world, &spec).await;
         });
     }
+    super::people::ask_for_ends(world);
     let end = Instant::now() + MAX_DURATION;
     let mut quiet = 0;
     // A person may still let a thread go on: it is over when nothing has happened for a while.

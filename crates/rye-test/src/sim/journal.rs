@@ -4,9 +4,11 @@ use std::sync::{Arc, Mutex};
 
 use rye_agent::driver::{BoxFuture, ThreadJournal};
 use rye_store::{Claim, CommitOutcome, ReserveRequest, Settlement, ThreadCommit, ThreadStoreError};
+use rye_thread::spec::ThreadSpec;
 use rye_thread::thread_id::ThreadId;
 
 use super::host::Process;
+use super::templates::ROOT_DIRECTIVE;
 use super::world::{World, lock};
 use super::{CrashPlan, PlantedBug};
 
@@ -21,17 +23,24 @@ pub(super) struct SimJournal {
     pub(super) claim: Claim,
     /// The call that may be made: its reservation was accepted.
     pub(super) reserved_call: Mutex<Option<u64>>,
+    /// The directives that its spending counts for.
+    directives: Vec<String>,
+    /// When its driver began.
+    pub(super) started_ms: u64,
     /// A reservation that a planted bug holds back.
     held_back: Mutex<Option<ReserveRequest>>,
 }
 
 impl SimJournal {
-    pub(super) fn new(world: &Arc<World>, process: &Arc<Process>, thread: &ThreadId, claim: Claim) -> Self {
+    pub(super) fn new(world: &Arc<World>, process: &Arc<Process>, spec: &ThreadSpec, claim: Claim) -> Self {
+        let above = spec.instance.parent.as_ref().map(|_| ROOT_DIRECTIVE.to_owned());
         Self {
             world: Arc::clone(world),
             process: Arc::clone(process),
-            thread: thread.clone(),
+            thread: spec.instance.thread_id.clone(),
             claim,
+            directives: std::iter::once(spec.template.directive.clone()).chain(above).collect(),
+            started_ms: world.now_ms(),
             reserved_call: Mutex::default(),
             held_back: Mutex::default(),
         }
@@ -44,8 +53,11 @@ impl SimJournal {
 
     fn submit(&self, mut commit: ThreadCommit) -> Result<CommitOutcome, ThreadStoreError> {
         let reservation = commit.reservation;
+        if commit.reservation.is_some() || !commit.settlements.is_empty() {
+            commit.rolling = self.world.scenario.budgets(&self.directives, commit.at_ms);
+        }
         match self.world.options.bug {
-            PlantedBug::None => {}
+            PlantedBug::None | PlantedBug::LostCancelRequest => {}
             PlantedBug::MissingFence => {
                 let latest = lock(&self.world.claims).get(&self.thread).copied();
                 commit.claim = latest.unwrap_or(commit.claim);

@@ -6,15 +6,21 @@
 //! ```
 //!
 //! Hosts run the real [`rye_agent::driver::ThreadDriver`] with simulated parts: a store that dies before or after a commit
-//! and hosts that freeze for longer than their lease, a model and tools that count their calls, children, and a person who
-//! allows more. Claiming, replaying and taking over are those of [`rye_agent::threads`], written again without an engine.
+//! and hosts that freeze for longer than their lease, models that count their calls and are out of order at times, tools and
+//! hooks that count their effects, children that queue, budgets of a day, and people who allow more, fork threads or want
+//! them ended. Claiming, replaying and taking over are those of [`rye_agent::threads`], written again without an engine.
 //! Thread ids, jitter, delays and times come from the seed only, so the same seed gives the same trace.
 
 mod checker;
+mod children;
 mod host;
 mod journal;
 mod parts;
+mod people;
 mod rng;
+mod scenario;
+mod templates;
+mod windows;
 mod world;
 
 use std::path::Path;
@@ -36,6 +42,8 @@ pub enum PlantedBug {
     ReservationAfterCall,
     /// A call is charged twice.
     DoubleSettlement,
+    /// A request to end a thread is forgotten before the end is durable.
+    LostCancelRequest,
 }
 
 /// When hosts die.
@@ -88,6 +96,20 @@ pub struct SimReport {
     pub tool_effects: u64,
     /// Threads.
     pub threads: u64,
+    /// Calls that a budget of a day refused.
+    pub rolling_refusals: u64,
+    /// Children that waited for their place.
+    pub queued_children: u64,
+    /// Times that a thread went over to its next model.
+    pub fallbacks: u64,
+    /// Times that a thread stopped because no provider answered.
+    pub provider_suspensions: u64,
+    /// Requests to end a thread that another host ran.
+    pub cancel_requests: u64,
+    /// Calls that a hook blocked or changed.
+    pub hooked_calls: u64,
+    /// Threads that began at a turn of another.
+    pub forks: u64,
     /// Transcripts that were behind their journals at the end, and were completed from them.
     pub repaired_transcripts: u64,
 }

@@ -11,10 +11,13 @@ use rye_model::{Completion, ModelProvider, ResponseDelta};
 use rye_store::{Owner, OwnerProbe};
 use rye_thread::capability::PermittedAction;
 use rye_thread::model::{FinishReason, ModelError, ModelRequest, ModelResponse, ToolCall, Usage};
+use rye_thread::thread_id::ThreadId;
 use serde_json::{Map, Value, json};
 
+use super::checker::HookedCall;
 use super::host::Process;
 use super::journal::SimJournal;
+use super::templates::HOOK_TOOL;
 use super::world::{World, lock};
 
 /// Knows of no process that runs: hosts are told apart by name and boot.
@@ -30,6 +33,8 @@ impl OwnerProbe for NoProcess {
 /// A model that answers at random, and counts.
 pub(super) struct SimModel {
     pub(super) journal: Arc<SimJournal>,
+    /// Which of the thread's models it is.
+    pub(super) index: usize,
     /// Whether it may start children.
     pub(super) has_children: bool,
 }
@@ -44,11 +49,15 @@ impl ModelProvider for SimModel {
             let (world, journal) = (&self.journal.world, &self.journal);
             journal.process.wait_until_thawed(world).await;
             let call = lock(&journal.reserved_call).take();
-            super::checker::check_model_call(journal, call);
+            super::checker::check_model_call(journal, call, self.index);
             let call = call.unwrap_or_default();
             world.pause(20, 4000).await;
+            if world.scenario.is_down(self.index, world.now_ms()) {
+                return Err(failure(Some(503)));
+            }
             if world.rng.chance(80) {
-                return Err(failure(world.rng.chance(500)));
+                let status = if world.rng.chance(100) { 401 } else { 503 };
+                return Err(failure(world.rng.chance(500).then_some(status)));
             }
             Ok(self.response(call))
         })
@@ -93,15 +102,16 @@ impl SimModel {
     }
 }
 
-fn failure(reached_server: bool) -> ModelError {
+/// A failure with this status of the server; without one, nothing was sent.
+fn failure(status_code: Option<u16>) -> ModelError {
     ModelError {
         kind: "api_error".to_owned(),
         message: "status 503".to_owned(),
         code: None,
-        status_code: reached_server.then_some(503),
+        status_code,
         headers: Default::default(),
         partial: None,
-        reached_server,
+        reached_server: status_code.is_some(),
         is_declined: false,
     }
 }
@@ -123,11 +133,48 @@ impl Dispatcher for SimTools {
         match id {
             "sim/once" | "sim/again" => {
                 let key = action.params.get("key").and_then(Value::as_str).unwrap_or_default();
+                let is_changed = action.params.contains_key("changed");
+                super::checker::check_hooked_call(&self.world, key, is_changed);
                 super::checker::check_effect(&self.world, &context.thread_id, key, id == "sim/again");
                 json!({"status": "success", "data": {"key": key}})
             }
+            HOOK_TOOL => self.run_hook(&context.thread_id, &action.params),
             _ => hook_tool_result(id, &action.params),
         }
+    }
+}
+
+impl SimTools {
+    /// A hook around a call: it blocks, changes or notes something, or fails. It is run at most once for each call.
+    fn run_hook(&self, thread: &ThreadId, params: &Map<String, Value>) -> Value {
+        let rng = &self.world.rng;
+        let text = |key: &str| params.get(key).and_then(Value::as_str).unwrap_or_default();
+        let (at, effect) = (text("at"), text("effect"));
+        let call = params.get("call").cloned().unwrap_or_default();
+        let key = format!("hook {at} of {thread}, {call}");
+        super::checker::check_effect(&self.world, thread, &key, false);
+        let is_before_tool = at == "before_tool";
+        if rng.chance(30) {
+            if is_before_tool {
+                super::checker::add_hooked_call(&self.world, effect, HookedCall::Blocked);
+            }
+            return json!({"status": "error", "error": "the hook failed"});
+        }
+        let change = match (at, rng.below(20)) {
+            ("before_tool", 0 | 1) => {
+                super::checker::add_hooked_call(&self.world, effect, HookedCall::Blocked);
+                json!({"block": "not now"})
+            }
+            ("before_tool", 2..=5) => {
+                super::checker::add_hooked_call(&self.world, effect, HookedCall::Changed);
+                json!({"arguments": {"key": effect, "changed": true}})
+            }
+            ("after_tool", 0..=2) => json!({"result": "something else"}),
+            ("after_tool", 3) | ("after_model", 0) => json!({"block": "look again"}),
+            (_, 6..=8) => json!({"note": "mind the time"}),
+            _ => json!({}),
+        };
+        json!({"status": "success", "data": {"call": change}})
     }
 }
 

@@ -9,26 +9,23 @@ use lillux::SecretKey;
 use rye_agent::callback::TokenIssuer;
 use rye_agent::driver::MillisClock;
 use rye_agent::redact::Redactor;
+use rye_agent::threads::ProviderBackoff;
 use rye_agent::transcript::TranscriptSigner;
 use rye_store::{Claim, StoreHandle};
 use rye_thread::capability::Capabilities;
-use rye_thread::definitions::{THREAD_DIRECTIVE, ToolBinding, ToolDefinitions};
-use rye_thread::hooks::Hooks;
 use rye_thread::limits::ThreadLimits;
-use rye_thread::model::{TokenPrice, ToolDefinition};
 use rye_thread::money::Nanos;
-use rye_thread::spec::{ThreadInstance, ThreadSpec, ThreadTemplate};
+use rye_thread::spec::{ThreadInstance, ThreadSpec};
 use rye_thread::thread_id::ThreadId;
-use serde_json::{Map, Value, json};
+use serde_json::Map;
 use tokio::time::Instant;
 
 use super::checker::Checker;
 use super::host::Process;
 use super::rng::SimRng;
+use super::scenario::Scenario;
+use super::templates::template;
 use super::{SimOptions, SimReport};
-
-/// The simulation begins at this moment, in milliseconds since 1970.
-const EPOCH_MS: u64 = 1_767_323_045_000;
 
 /// How long a lease lasts after a heartbeat.
 pub(super) const LEASE_MS: u64 = 30_000;
@@ -38,7 +35,7 @@ pub(super) struct World {
     pub(super) options: SimOptions,
     pub(super) store: StoreHandle,
     pub(super) threads_dir: PathBuf,
-    pub(super) template: Arc<ThreadTemplate>,
+    pub(super) scenario: Scenario,
     pub(super) signer: Arc<TranscriptSigner>,
     pub(super) token_issuer: Arc<TokenIssuer>,
     pub(super) redactor: Arc<Redactor>,
@@ -47,6 +44,8 @@ pub(super) struct World {
     /// The latest claim of each thread.
     pub(super) claims: Mutex<BTreeMap<ThreadId, Claim>>,
     pub(super) processes: Mutex<Vec<Arc<Process>>>,
+    /// How long a person waits before a thread is resumed that no provider answered.
+    pub(super) backoffs: Mutex<BTreeMap<ThreadId, ProviderBackoff>>,
     report: Mutex<SimReport>,
 }
 
@@ -56,12 +55,13 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl World {
     pub(super) fn new(seed: u64, options: SimOptions, store: StoreHandle, threads_dir: &Path) -> Self {
+        let rng = SimRng::new(seed);
         Self {
-            rng: SimRng::new(seed),
+            scenario: Scenario::new(&rng),
+            rng,
             options,
             store,
             threads_dir: threads_dir.to_owned(),
-            template: template(),
             signer: Arc::new(TranscriptSigner::new(signing_key())),
             token_issuer: Arc::new(TokenIssuer::new(signing_key())),
             redactor: redactor(),
@@ -69,17 +69,18 @@ impl World {
             checker: Mutex::default(),
             claims: Mutex::default(),
             processes: Mutex::default(),
+            backoffs: Mutex::default(),
             report: Mutex::default(),
         }
     }
 
     pub(super) fn now_ms(&self) -> u64 {
-        EPOCH_MS + u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+        self.scenario.epoch_ms + u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
     /// Writes down what happened.
     pub(super) fn trace(&self, line: std::fmt::Arguments<'_>) {
-        let at = self.now_ms() - EPOCH_MS;
+        let at = self.now_ms() - self.scenario.epoch_ms;
         lock(&self.report).trace.push(format!("{at} {line}"));
     }
 
@@ -145,7 +146,8 @@ impl World {
             depth: 0,
             cannot_suspend: false,
         };
-        Arc::new(ThreadSpec { instance, template: Arc::clone(&self.template) })
+        let (kind, has_fallback) = (self.scenario.hooks, self.scenario.has_fallback);
+        Arc::new(ThreadSpec { instance, template: template(kind, has_fallback, parent.is_some()) })
     }
 
     /// A name for a root thread.
@@ -182,45 +184,4 @@ fn capabilities() -> Capabilities {
             .expect("capabilities")
     };
     CAPABILITIES.get_or_init(parse).clone()
-}
-
-/// What all threads here share: the shipped configuration, two tools and children.
-fn template() -> Arc<ThreadTemplate> {
-    static TEMPLATE: OnceLock<Arc<ThreadTemplate>> = OnceLock::new();
-    Arc::clone(TEMPLATE.get_or_init(|| {
-        let config = crate::shipped_config();
-        let names = [("once", "sim/once"), ("again", "sim/again"), ("child", THREAD_DIRECTIVE)];
-        let names: BTreeMap<String, ToolBinding> =
-            names.into_iter().map(|(name, id)| (name.to_owned(), ToolBinding::Tool(id.to_owned()))).collect();
-        let definition = |name: &String| ToolDefinition {
-            name: name.clone(),
-            description: String::new(),
-            schema: json!({"type": "object"}),
-            target: Value::Null,
-        };
-        let definitions =
-            ToolDefinitions { tools: names.keys().map(definition).collect(), names, skipped: Vec::new() };
-        let hooks = Hooks::merge(&config.hooks, Some(&json!([]))).expect("hooks");
-        Arc::new(ThreadTemplate {
-            revision: rye_thread::spec::MACHINE_REVISION,
-            directive: "sim/work".to_owned(),
-            directive_hash: String::new(),
-            outputs: Vec::new(),
-            system: None,
-            before: Vec::new(),
-            after: Vec::new(),
-            hooks,
-            definitions,
-            provider: "sim".to_owned(),
-            model: "sim-model".to_owned(),
-            candidates: Vec::new(),
-            fallbacks: Vec::new(),
-            price: Some(TokenPrice { input: 10, cached_input: 1, cache_write: 12, output: 50 }),
-            context_window: 200_000,
-            max_output_tokens: 100,
-            settings: Arc::default(),
-            wants_stream: false,
-            config,
-        })
-    }))
 }
