@@ -196,7 +196,8 @@ impl CancelSignal {
         self.cancel_token.cancel();
     }
 
-    fn reason(&self) -> String {
+    /// Why the end was asked for.
+    pub(crate) fn reason(&self) -> String {
         let reason = self.reason.lock().unwrap_or_else(PoisonError::into_inner);
         if reason.is_empty() { "cancelled".to_owned() } else { reason.clone() }
     }

@@ -201,17 +201,21 @@ impl TranscriptWriter {
         if self.ready.is_empty() {
             return Ok(());
         }
-        let path = self.folder.join(transcript::TRANSCRIPT_FILE);
-        let length = fs_err::metadata(&path).map_or(0, |metadata| metadata.len());
-        if length != self.file_bytes {
-            // Another process has taken the thread over and writes these lines from the journal.
+        if self.is_taken_over() {
+            // The other process writes these lines from the journal.
             self.discard();
             return Ok(());
         }
-        transcript::append(&path, &self.ready)?;
+        transcript::append(&self.folder.join(transcript::TRANSCRIPT_FILE), &self.ready)?;
         self.file_bytes += self.ready.len() as u64;
         self.ready.clear();
         Ok(())
+    }
+
+    /// Whether another process has written to the transcript since: it has taken the thread over.
+    fn is_taken_over(&self) -> bool {
+        let path = self.folder.join(transcript::TRANSCRIPT_FILE);
+        fs_err::metadata(path).map_or(0, |metadata| metadata.len()) != self.file_bytes
     }
 
     /// Forgets what is not in the file yet: it did not happen, or another process writes it.
@@ -222,7 +226,11 @@ impl TranscriptWriter {
         self.next_chunk = None;
     }
 
+    /// Writes `state.json`, unless another process has taken the thread over: that one writes it.
     pub(super) fn write_state(&self, state: &ThreadState, now_ms: u64) -> io::Result<()> {
+        if self.is_taken_over() {
+            return Ok(());
+        }
         let outcome = state.outcome();
         let file = StateFile {
             version: "1.0.0",

@@ -16,7 +16,7 @@ use super::resume::{ResumeOptions, held_error};
 use super::{ThreadRuntime, Threads};
 use crate::driver::CancelSignal;
 use crate::status::ThreadStatus;
-use crate::store::{ClaimOutcome, ClaimPolicy, ThreadRow, is_owner_gone};
+use crate::store::{ClaimOutcome, ClaimPolicy, Owner, ThreadRow, is_owner_gone};
 use crate::thread_id::ThreadId;
 
 /// How often requests are looked for.
@@ -82,20 +82,38 @@ impl ThreadRuntime {
         // One that another process took over by force is not this one's to run any more.
         let lost = self.store.heartbeat(claims, self.setup.clock.now_ms()).await.unwrap_or_default();
         for (id, claim) in lost {
-            self.running.abort(&id, claim);
+            let Some(task) = self.running.abort(&id, claim) else { continue };
+            wait_until_aborted(&task).await;
+            let requests = self.store.shared().cancel_requests().await.unwrap_or_default();
+            if requests.iter().any(|request| request.thread == id && request.reason == KILL_REASON) {
+                // The process that kills it waits for this.
+                let _ = self.store.shared().clear_cancel_request(&id).await;
+            }
         }
     }
 
-    /// Cancels the threads of this process that the store has requests for.
+    /// Cancels the threads of this process that the store has requests for. A request stays until the thread has stopped:
+    /// if this process dies before, the next one that takes the thread over finds it.
     async fn cancel_requested(&self) {
         if self.running.claims().is_empty() {
             return;
         }
         for request in self.store.shared().cancel_requests().await.unwrap_or_default() {
-            if self.running.cancel(&request.thread, &request.reason) {
-                // A request that stayed would end the thread again when it is resumed.
-                let _ = self.store.shared().clear_cancel_request(&request.thread).await;
-            }
+            self.running.cancel(&request.thread, &request.reason);
+        }
+    }
+
+    /// A thread that was asked to end has stopped here: what asked for it is removed, unless another process has the thread
+    /// and still has to end it.
+    pub(super) async fn settle_cancel_request(&self, id: &ThreadId, signal: &CancelSignal) {
+        if !signal.cancel_token.is_cancelled() {
+            return;
+        }
+        let row = self.store.shared().thread(id).await.ok().flatten();
+        let is_ended = row.is_none_or(|row| row.status.is_terminal());
+        // A process that kills a thread ends it itself, and waits until this one has let go of it.
+        if is_ended || signal.reason() == KILL_REASON {
+            self.clear_cancel_request(id).await;
         }
     }
 
@@ -172,21 +190,47 @@ impl ThreadRuntime {
             ClaimOutcome::Claimed { claim, .. } => claim,
             ClaimOutcome::Held { by } => return Err(held_error(&row.id, &by)),
         };
-        if let Some((_, Some(task))) = &local_thread {
-            wait_until_aborted(task).await;
+        match (&local_thread, &row.owner) {
+            (Some((_, task)), _) => {
+                if let Some(task) = task {
+                    wait_until_aborted(task).await;
+                }
+            }
+            // Its records are refused from now on. What it began ends at once, and it must not write the thread's files
+            // after they say how it ended.
+            (None, Some(owner)) if *owner != self.owner && !is_owner_gone(owner, &self.owner) => {
+                if self.request_cancel(&row.id, KILL_REASON).await.is_ok() {
+                    self.wait_until_released(&row.id, owner).await;
+                }
+            }
+            (None, _) => {}
         }
-        self.terminate(row, claim, ThreadStatus::Killed, "killed").await?;
-        let is_elsewhere = local_thread.is_none()
-            && row.owner.as_ref().is_some_and(|owner| !is_owner_gone(owner, &self.owner));
+        self.terminate(row, claim, ThreadStatus::Killed, KILL_REASON).await?;
         if let Some((claim, _)) = local_thread {
             self.running.abort(&row.id, claim);
         }
-        if is_elsewhere {
-            // Its records are refused from now on; this is so that what it began ends at once.
-            let _ = self.request_cancel(&row.id, "killed").await;
-        }
         self.apply_child_policy(&row.id, ThreadStatus::Killed, self.records.child_policy(&row.id)).await;
         Ok(json!({"success": true, "killed": row.id, "pid": std::process::id()}))
+    }
+}
+
+/// Why a thread that is killed ends.
+const KILL_REASON: &str = "killed";
+
+/// How often it is looked whether another process has let go of a thread, and how many times at most: it may be frozen.
+const RELEASE_POLL_INTERVAL: Duration = Duration::from_millis(20);
+const MAX_RELEASE_POLLS: u32 = 250;
+
+impl ThreadRuntime {
+    /// Waits until the process that ran a thread has stopped working on it, or is gone.
+    async fn wait_until_released(&self, id: &ThreadId, owner: &Owner) {
+        for _ in 0..MAX_RELEASE_POLLS {
+            let requests = self.store.shared().cancel_requests().await.unwrap_or_default();
+            if !requests.iter().any(|request| request.thread == *id) || is_owner_gone(owner, &self.owner) {
+                return;
+            }
+            tokio::time::sleep(RELEASE_POLL_INTERVAL).await;
+        }
     }
 }
 

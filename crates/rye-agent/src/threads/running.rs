@@ -86,13 +86,12 @@ impl RunningThreads {
         self.lock().values().for_each(|thread| thread.signal.cancel(reason));
     }
 
-    /// A thread is not this process's any more, unless it was taken up here again since.
-    pub(super) fn abort(&self, id: &ThreadId, claim: Claim) {
+    /// A thread is not this process's any more, unless it was taken up here again since. Gives the task that was aborted.
+    pub(super) fn abort(&self, id: &ThreadId, claim: Claim) -> Option<tokio::task::AbortHandle> {
         let mut running = self.lock();
-        if running.get(id).is_some_and(|thread| thread.claim == claim)
-            && let Some(task) = running.remove(id).and_then(|thread| thread.task)
-        {
-            task.abort();
-        }
+        running.get(id).filter(|thread| thread.claim == claim)?;
+        let task = running.remove(id)?.task?;
+        task.abort();
+        Some(task)
     }
 }

@@ -17,7 +17,6 @@ use crate::machine::{ThreadEvent, ThreadState};
 use crate::prepare::{PreparedThread, ThreadRequest};
 use crate::provider_chain::ProviderChain;
 use crate::spec::{ThreadInstance, ThreadSpec};
-use crate::status::ThreadStatus;
 use crate::store::{
     Claim, CreateOutcome, JournalRecord, NewThread, Owner, SpawnCaps, ThreadStoreError, WaitKind,
 };
@@ -172,13 +171,9 @@ impl ThreadRuntime {
         let status = finished.outcome.status;
         if status.is_terminal() {
             self.apply_child_policy(id, status, spec.template.config.resilience.child_policy).await;
-            if status == ThreadStatus::Cancelled {
-                self.clear_cancel_request(id).await;
-            }
         } else if finished.outcome.has_questions() {
             self.running.awaiting_approval().insert(id.clone());
         }
-        self.running.remove(id);
     }
 
     /// Drives a thread in the background until it ends or stops.
@@ -213,23 +208,28 @@ impl ThreadRuntime {
                 Ok(first) => thread.run(first).await,
                 Err(error) => Err(error.into()),
             };
+            let id = &driven.instance.thread_id;
             let finished = match outcome {
-                Ok((outcome, state)) => FinishedThread {
-                    thread_id: driven.instance.thread_id.clone(),
-                    directive: driven.template.directive.clone(),
-                    outcome,
-                    cost: state.cost,
-                    provider: driven.template.provider.clone(),
-                },
+                Ok((outcome, state)) => {
+                    let finished = FinishedThread {
+                        thread_id: id.clone(),
+                        directive: driven.template.directive.clone(),
+                        outcome,
+                        cost: state.cost,
+                        provider: driven.template.provider.clone(),
+                    };
+                    inner.on_stopped(&driven, &finished).await;
+                    finished
+                }
+                // Any process may take it up from where its record ends, so its children go on.
                 Err(error) => {
-                    // Whoever comes next may take it up from where its record ends.
-                    let id = &driven.instance.thread_id;
                     let _ = inner.store.shared().release_claim(id, claim).await;
                     failed_thread(&driven, &error)
                 }
             };
-            inner.on_stopped(&driven, &finished).await;
-            inner.notify_stopped(&driven.instance.thread_id).await;
+            inner.settle_cancel_request(id, &signal).await;
+            inner.running.remove(id);
+            inner.notify_stopped(id).await;
             sender.send_replace(Some(Arc::new(finished)));
         });
         self.running.set_task(&spec.instance.thread_id, task.abort_handle());

@@ -1,15 +1,15 @@
 //! The end reaches everything: streams, tools, sleeps, children, other processes. Nothing here waits for time to pass.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, OnceLock};
 
-use rye_agent::driver::CancelSignal;
+use rye_agent::driver::{CancelSignal, Listener};
 use rye_agent::prepare::ThreadRequest;
 use rye_agent::status::ThreadStatus;
-use rye_agent::store::{ApprovalDecision, ThreadFilter};
+use rye_agent::store::{ApprovalDecision, ClaimOutcome, ClaimPolicy, Owner, StoreHandle, ThreadFilter};
 use rye_agent::thread_id::ThreadId;
 use rye_agent::threads::{FinishedThread, ResumeOptions, StartedThread, Threads};
 use rye_item::{ItemId, ItemRef, ItemType};
-use rye_test::fake_model::{FakeModel, FakeReply};
+use rye_test::fake_model::{FakeModel, FakeReply, Gate};
 use serde_json::{Map, Value, json};
 
 use crate::test_space::{TEST_TIMEOUT, TestSpace};
@@ -160,6 +160,76 @@ async fn taken_over_child_ends_with_parent() {
     assert_eq!(child.outcome.status, ThreadStatus::Cancelled, "{:?}", child.outcome);
     assert_eq!(child.outcome.error.as_deref(), Some("its parent was cancelled"));
     assert_eq!(first.store().cancel_requests().expect("read"), []);
+}
+
+/// Reads the requests in the store when the thread's end is told: it is durable then.
+#[derive(Default)]
+struct RequestsAtEnd {
+    store: OnceLock<StoreHandle>,
+    seen: Mutex<Vec<(ThreadId, String)>>,
+}
+
+impl Listener for RequestsAtEnd {
+    fn event(&self, envelope: &Value) {
+        if envelope["event_type"] == "thread_cancelled" {
+            let store = self.store.get().expect("a store");
+            let requests = store.cancel_requests().expect("read").into_iter();
+            *self.seen.lock().expect("seen") =
+                requests.map(|request| (request.thread, request.reason)).collect();
+        }
+    }
+
+    fn delta(&self, _thread: &str, _delta: &rye_model::ResponseDelta) {}
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn request_stays_until_the_end_is_durable() {
+    let model = FakeModel::start(|_| FakeReply::hang());
+    let space = TestSpace::with_model(&model, "openai");
+    space.directive("team/work", "", "", "Work.");
+    let listener = Arc::new(RequestsAtEnd::default());
+    let threads = space.threads_with(|setup| setup.listener = Some(Arc::clone(&listener) as Arc<_>));
+    listener.store.set(threads.store().clone()).expect("set once");
+    let work = start(&threads, "team/work").await;
+    model.wait_for_requests(1);
+    let id = work.thread_id.clone();
+    threads.store().request_cancel(&id, "enough", 1_767_323_045_000).expect("asked");
+    let _watching = threads.watch();
+    let finished = wait_finished(work).await;
+    assert_eq!(finished.outcome.error.as_deref(), Some("enough"));
+    assert_eq!(*listener.seen.lock().expect("seen"), [(id, "enough".to_owned())]);
+    assert_eq!(threads.store().cancel_requests().expect("read"), [], "it is gone once the thread has ended");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lost_claim_leaves_children_running() {
+    let gate = Gate::closed();
+    let opened = gate.clone();
+    let model = FakeModel::start(move |seen| match seen.body.to_string().contains("I am the parent.") {
+        true if seen.tool_results == 0 => {
+            FakeReply::calls([(SPAWN, json!({"directive_name": "team/child", "async_exec": true}))])
+        }
+        true => FakeReply::text("done").with_gate(&gate),
+        false => FakeReply::hang(),
+    });
+    let space = TestSpace::with_model(&model, "openai");
+    space.directive("team/parent", PERMISSIONS, "", "I am the parent.");
+    space.directive("team/child", PERMISSIONS, "", "I am the child.");
+    let threads = space.threads();
+    let parent = start(&threads, "team/parent").await;
+    model.wait_for_requests(3);
+    wait_for_status(&threads, ThreadStatus::Running, 2).await;
+    let thief = Owner { pid: 1, pid_start: 1, boot_id: "b".to_owned(), host: "elsewhere".to_owned() };
+    let claimed = threads.store().claim(&parent.thread_id, &thief, ClaimPolicy::Forced, 1).expect("claimed");
+    assert!(matches!(claimed, ClaimOutcome::Claimed { .. }), "{claimed:?}");
+    opened.open();
+    let finished = wait_finished(parent).await;
+    assert!(finished.outcome.error.as_deref().is_some_and(|error| error.contains("could not go on")));
+    let children = threads.store().children(&finished.thread_id).expect("children");
+    let statuses: Vec<ThreadStatus> = children.iter().map(|child| child.status).collect();
+    assert_eq!(statuses, [ThreadStatus::Running]);
+    assert!(threads.cancel_local(&children[0].id, "the test is over"));
+    wait_for_status(&threads, ThreadStatus::Cancelled, 1).await;
 }
 
 #[tokio::test]
