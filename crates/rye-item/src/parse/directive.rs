@@ -112,6 +112,7 @@ impl<'a> DirectiveReader<'a> {
     }
 
     fn read_directive(&mut self, root: Node<'_, '_>) {
+        self.warn_attributes(root, &["name", "version", "extends"]);
         for field in ["name", "version", "extends"] {
             if let Some(value) = root.attribute(field).filter(|value| !value.is_empty()) {
                 self.set(field, json!(value), root);
@@ -158,6 +159,7 @@ impl<'a> DirectiveReader<'a> {
                 let message = format!("Unknown type `{kind}`: any value is accepted");
                 self.push_warning(node, Some("inputs"), message);
             }
+            self.warn_attributes(node, &["name", "type", "required", "default"]);
             set_description(&mut input, node);
             found.push(Value::Object(input));
         }
@@ -171,6 +173,7 @@ impl<'a> DirectiveReader<'a> {
             let Some(mut output) = self.parse_declaration(node, "outputs", &mut names) else {
                 continue;
             };
+            self.warn_attributes(node, &["name", "type", "required"]);
             set_description(&mut output, node);
             found.push(Value::Object(output));
         }
@@ -186,6 +189,7 @@ impl<'a> DirectiveReader<'a> {
     ) -> Vec<Node<'n, 'i>> {
         let mut nodes = Vec::new();
         for block in elements(root).filter(|node| tag(*node) == list) {
+            self.warn_attributes(block, &[]);
             for node in elements(block) {
                 if tag(node) == member {
                     nodes.push(node);
@@ -273,6 +277,7 @@ impl<'a> DirectiveReader<'a> {
         }
         let mut params = Map::new();
         for param in elements(node).filter(|child| tag(*child) == "param") {
+            self.warn_attributes(param, &["name", "value"]);
             match param.attribute("name").filter(|name| !name.is_empty()) {
                 Some(name) => {
                     let value = param.attribute("value").map_or_else(|| leading_text(param), str::to_owned);

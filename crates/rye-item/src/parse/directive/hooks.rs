@@ -32,6 +32,10 @@ pub const HOOK_EVENTS: [&str; 14] = [
 /// The attributes of a hook; each may be a tag inside it as well.
 const HOOK_ATTRIBUTES: [&str; 6] = ["id", "event", "position", "wrap", "description", "layer"];
 
+/// The tags inside a hook.
+const HOOK_TAGS: [&str; 9] =
+    ["action", "condition", "inputs", "id", "event", "position", "wrap", "description", "layer"];
+
 impl DirectiveReader<'_> {
     pub(super) fn read_hooks(&mut self, block: Node<'_, '_>) {
         let hooks = elements(block).map(|node| self.parse_hook(node)).collect();
@@ -55,6 +59,9 @@ impl DirectiveReader<'_> {
                     hook.insert("inputs".to_owned(), Value::Object(named_texts(child)));
                 }
                 other => {
+                    if !HOOK_ATTRIBUTES.contains(&other) {
+                        self.warn_unknown_tag(child, &HOOK_TAGS, "hook");
+                    }
                     let text = leading_text(child);
                     if !text.is_empty() {
                         hook.insert(other.to_owned(), json!(text));

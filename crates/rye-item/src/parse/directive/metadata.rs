@@ -154,6 +154,7 @@ impl DirectiveReader<'_> {
             CONTEXT_PARTS.iter().map(|part| ((*part).to_owned(), json!([]))).collect();
         for child in elements(node) {
             let text = leading_text(child);
+            self.warn_attributes(child, &[]);
             match context.get_mut(tag(child)).and_then(Value::as_array_mut) {
                 Some(list) if !text.is_empty() => list.push(json!(text)),
                 Some(_) => {}

@@ -188,6 +188,7 @@ mod tests {
         assert_eq!(directive("<model tier='x'/>").fields["model"], json!({"tier": "x"}));
     }
 
+    #[cfg(feature = "schemas")]
     #[test]
     fn wrong_settings_are_all_refused() {
         let parsed = directive(

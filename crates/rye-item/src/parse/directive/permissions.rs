@@ -14,6 +14,7 @@ impl DirectiveReader<'_> {
     pub(super) fn read_permissions(&mut self, block: Node<'_, '_>) {
         let mut capabilities = Vec::new();
         let mut risks = Vec::new();
+        self.warn_attributes(block, &[]);
         match own_text(block).as_str() {
             "" => {}
             "*" => capabilities.push("rye.*".to_owned()),
@@ -44,6 +45,7 @@ impl DirectiveReader<'_> {
     }
 
     fn parse_acknowledgement(&mut self, node: Node<'_, '_>) -> Option<Value> {
+        self.warn_attributes(node, &["risk"]);
         let risk = node.attribute("risk").unwrap_or("").trim();
         if risk.is_empty() {
             let message = "<acknowledge> without a risk acknowledges nothing".to_owned();
@@ -59,8 +61,10 @@ impl DirectiveReader<'_> {
         let text = own_text(node);
         let before = capabilities.len();
         let mut has_items = false;
+        self.warn_attributes(node, &[]);
         for item in elements(node) {
             has_items = true;
+            self.warn_attributes(item, &[]);
             let kind = tag(item);
             if !ITEM_TAGS.contains(&kind) {
                 let message = format!(

@@ -187,4 +187,38 @@ mod tests {
             ]
         );
     }
+
+    #[test]
+    fn unknown_attributes_are_told_everywhere() {
+        let parsed = parse(
+            "```xml\n<directive name='d' version='1.0.0' extend='x'>\n\
+             <inputs all='1'><input name='a' requird='true'/></inputs>\n\
+             <outputs><output name='b' typ='string'/></outputs>\n\
+             <metadata><permissions only='a'><execute item='x'><tool id='y'>z</tool></execute>\
+             <acknowledge risk='high' why='z'>w</acknowledge></permissions>\n\
+             <context><before wrap='1'>k</before></context>\n\
+             <hooks><hook event='limit'><conditon path='a'/><condition path='a' op='eq' value='1'/>\
+             <action primary='search'/></hook></hooks></metadata>\n\
+             <process><search query='x'><param name='a' vale='b'/></search></process>\n</directive>\n```\nDo it.\n",
+        );
+        assert_eq!(lines(&parsed.problems), [] as [&str; 0]);
+        let mut told = lines(&parsed.warnings);
+        told.sort();
+        assert_eq!(
+            told,
+            [
+                "2:37: unknown attribute `extend` of <directive>: did you mean `extends`?",
+                "3:33: unknown attribute `requird` of <input>: did you mean `required`?",
+                "3:9: unknown attribute `all` of <inputs>: it takes no attributes",
+                "4:27: unknown attribute `typ` of <output>: did you mean `type`?",
+                "5:107: unknown attribute `why` of <acknowledge>: there are `risk`",
+                "5:24: unknown attribute `only` of <permissions>: it takes no attributes",
+                "5:42: unknown attribute `item` of <execute>: it takes no attributes",
+                "5:57: unknown attribute `id` of <tool>: it takes no attributes",
+                "6:18: unknown attribute `wrap` of <before>: it takes no attributes",
+                "7:28: unknown tag <conditon> inside <hook>: did you mean <condition>?",
+                "8:44: unknown attribute `vale` of <param>: did you mean `value`?",
+            ]
+        );
+    }
 }
