@@ -85,6 +85,20 @@ impl ThreadRequest {
             is_summary: false,
         }
     }
+
+    /// Names the thread before there is one, so that it can be recorded and looked for after a crash.
+    ///
+    /// # Errors
+    /// When the system has no randomness.
+    pub fn assign_thread_id(&mut self) -> Result<ThreadId> {
+        let id = new_thread_id()?;
+        self.thread_id = Some(id.clone());
+        Ok(id)
+    }
+}
+
+fn new_thread_id() -> Result<ThreadId> {
+    crate::random_thread_id().map_err(|error| Error::new(Code::Io, format!("no randomness: {error}")))
 }
 
 /// The thread that another is forked from.
@@ -193,8 +207,7 @@ impl PreparedCache {
         let own = ThreadInstance {
             thread_id: match &request.thread_id {
                 Some(name) => name.clone(),
-                None => crate::random_thread_id()
-                    .map_err(|error| Error::new(Code::Io, format!("no randomness: {error}")))?,
+                None => new_thread_id()?,
             },
             parent: request.parent.as_ref().map(|parent| parent.spec.instance.thread_id.clone()),
             prompt: prompt.to_owned(),

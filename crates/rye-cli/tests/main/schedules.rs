@@ -64,6 +64,51 @@ fn due_schedule_starts_one_thread() {
     user.ok(["thread", "wait", &text(&runs[0]["run"]["thread_id"])]);
 }
 
+/// The states of schedules, as a process that was killed left them.
+fn edit_states(user: &User, edit: impl FnOnce(&mut Value)) {
+    let path = user.public_key().parent().expect("a folder").join("schedule_state.json");
+    let mut states: Value = serde_json::from_slice(&std::fs::read(&path).expect("states")).expect("JSON");
+    edit(&mut states);
+    std::fs::write(&path, states.to_string()).expect("written");
+}
+
+#[test]
+fn killed_start_without_thread_is_said_to_fail() {
+    let user = added_user();
+    set_served(&user, "team/note", 1);
+    let never_made = json!("thread-0123456789ab");
+    edit_states(&user, |states| {
+        let run = json!({"due_ms": 1, "at_ms": 1, "outcome": "starting", "thread_id": never_made.clone()});
+        states["team/note"]["thread_id"] = never_made.clone();
+        states["team/note"]["runs"] = json!([run]);
+    });
+    let runs = tick(&user);
+    assert_eq!(runs.len(), 1, "{runs:?}");
+    assert_eq!(runs[0]["run"]["outcome"], "failed", "{runs:?}");
+    assert!(text(&runs[0]["run"]["message"]).contains("was killed"), "{runs:?}");
+    assert_eq!(threads(&user), Vec::<Value>::new());
+    assert_eq!(tick(&user), Vec::<Value>::new(), "it is said once");
+}
+
+#[test]
+fn killed_start_with_thread_is_not_doubled() {
+    let user = added_user();
+    set_served(&user, "team/note", 6);
+    let runs = tick(&user);
+    let id = text(&runs[0]["run"]["thread_id"]);
+    // As if the process had been killed before it wrote that the thread was there.
+    edit_states(&user, |states| {
+        let run = &mut states["team/note"]["runs"][0];
+        run["outcome"] = json!("starting");
+        assert_eq!(run["thread_id"], json!(id), "it is named before it is started");
+    });
+    let runs = tick(&user);
+    assert_eq!(runs.len(), 1, "{runs:?}");
+    assert_eq!((&runs[0]["run"]["outcome"], &runs[0]["run"]["thread_id"]), (&json!("started"), &json!(id)));
+    user.ok(["thread", "wait", &id]);
+    assert_eq!(threads(&user).len(), 1);
+}
+
 #[test]
 fn changed_directive_or_schedule_starts_nothing() {
     let user = added_user();

@@ -9,12 +9,15 @@ use rye_agent::prepare::ThreadRequest;
 use rye_agent::schedule::{
     ApprovalsPolicy, PlannedRun, Schedule, ScheduleState, ScheduleStates, ScheduledRun, Schedules, plan,
 };
-use rye_agent::store::Approval;
+use rye_agent::status::ThreadStatus;
+use rye_agent::store::{Approval, current_owner, is_owner_gone};
 use rye_agent::thread_id::ThreadId;
+use rye_agent::threads::WaitRequest;
 use rye_engine::{Code, Error};
 use rye_item::timestamp::iso_timestamp;
 use rye_item::{ItemId, ItemRef, ItemType};
 use serde_json::json;
+use tokio_util::sync::CancellationToken;
 
 use super::super::threads::{ThreadIndex, control, runner as thread_runner};
 use super::super::{CommandContext, CommandError, CommandResult};
@@ -107,7 +110,7 @@ pub fn run_now(global: &GlobalArguments, context: &CommandContext, name: &str) -
     let schedule = find(context, name)?;
     let now_ms = ThreadClock.now_ms();
     let mut states = ScheduleStates::lock(&context.settings.roots.signing_keys)?;
-    let started = start(global, &schedule)?;
+    let started = start(global, &schedule, thread_request(&schedule)?)?;
     let state = states.schedules.entry(schedule.id.clone()).or_default();
     state.thread_id = Some(started.to_string());
     state.add_run(run_record(now_ms, now_ms, "started", Some(&started), Some("by hand".to_owned())));
@@ -130,8 +133,8 @@ fn run_record(
     ScheduledRun { due_ms, at_ms, outcome: outcome.to_owned(), thread_id, message }
 }
 
-/// Starts what is due, once. What was decided is written before anything starts: a process that is killed in between has
-/// started nothing twice.
+/// Starts what is due, once. What was decided is written before anything starts, with the name of the thread: after a process
+/// that was killed in between the next one finds out whether there is such a thread, and starts none for that time.
 fn tick(global: &GlobalArguments, context: &CommandContext) -> Result<Vec<TickLine>, CommandError> {
     let schedules = Schedules::load(&context.engine.workspace)?;
     for problem in &schedules.problems {
@@ -143,28 +146,31 @@ fn tick(global: &GlobalArguments, context: &CommandContext) -> Result<Vec<TickLi
         let now_ms = ThreadClock.now_ms();
         let mut state = states.schedules.get(&schedule.id).cloned().unwrap_or_default();
         let before = state.clone();
-        if let Some(run) = state.runs.last_mut().filter(|run| run.outcome == "starting") {
-            "failed".clone_into(&mut run.outcome);
-            run.message = Some("the process was killed while it started it".to_owned());
-        }
         let planned = match last_thread(global, schedule, &mut state) {
-            Ok(is_running) => plan(schedule, &schedule.times()?, &state, now_ms, is_running),
+            Ok(last) => {
+                if let Some(run) = settle_interrupted(&mut state, last) {
+                    print_run(&context.output, &schedule.id, &run);
+                    lines.push(TickLine { schedule: schedule.id.clone(), run });
+                }
+                plan(schedule, &schedule.times()?, &state, now_ms, last == LastThread::Active)
+            }
             Err(error) => {
                 context.output.warn(format_args!("{}: {}", schedule.id, error_text(&error)));
                 PlannedRun::Wait { next_ms: None }
             }
         };
-        let run = record_plan(schedule, &mut state, &planned, now_ms);
+        let request = named_request(schedule);
+        let thread = request.as_ref().ok().and_then(|request| request.thread_id.as_ref());
+        let run = record_plan(schedule, &mut state, &planned, now_ms, thread);
         if state != before {
             states.schedules.insert(schedule.id.clone(), state.clone());
             states.save()?;
         }
         let Some(mut run) = run else { continue };
         if run.outcome == "starting" {
-            run = finish_start(&run, start(global, schedule), now_ms);
-            if let Some(started) = &run.thread_id {
-                state.thread_id = Some(started.clone());
-            }
+            let started =
+                request.map_err(CommandError::from).and_then(|request| start(global, schedule, request));
+            run = finish_start(&run, started, now_ms);
             state.runs.pop();
             state.add_run(run.clone());
             states.schedules.insert(schedule.id.clone(), state);
@@ -176,19 +182,48 @@ fn tick(global: &GlobalArguments, context: &CommandContext) -> Result<Vec<TickLi
     Ok(lines)
 }
 
-/// Writes into the state what was decided; gives what is to be said or started.
+/// The last thread of a schedule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LastThread {
+    /// It was never made.
+    Missing,
+    /// It has ended.
+    Ended,
+    /// It has not ended.
+    Active,
+}
+
+/// A process was killed while it started the last thread: says what came of that, which the thread itself tells.
+fn settle_interrupted(state: &mut ScheduleState, last: LastThread) -> Option<ScheduledRun> {
+    let run = state.runs.last_mut().filter(|run| run.outcome == "starting")?;
+    let message = "the process was killed while it started it";
+    let (outcome, message) = match last {
+        LastThread::Missing => ("failed", message.to_owned()),
+        LastThread::Ended | LastThread::Active => ("started", format!("{message}; the thread was there")),
+    };
+    outcome.clone_into(&mut run.outcome);
+    run.message = Some(run.message.take().map_or(message.clone(), |before| format!("{message}; {before}")));
+    if last == LastThread::Missing {
+        run.thread_id = None;
+    }
+    Some(run.clone())
+}
+
+/// Writes into the state what was decided; gives what is to be said or started, in a thread of this name.
 fn record_plan(
     schedule: &Schedule,
     state: &mut ScheduleState,
     planned: &PlannedRun,
     now_ms: u64,
+    thread: Option<&ThreadId>,
 ) -> Option<ScheduledRun> {
     let missed_before = |missed: u64| (missed > 0).then(|| format!("{missed} earlier times were missed"));
     let run = match planned {
         PlannedRun::Wait { .. } => return None,
         PlannedRun::Start { due_ms, missed } => {
             state.queued_ms = None;
-            run_record(*due_ms, now_ms, "starting", None, missed_before(*missed))
+            state.thread_id = thread.map(ToString::to_string);
+            run_record(*due_ms, now_ms, "starting", thread, missed_before(*missed))
         }
         PlannedRun::Overlap { due_ms, missed, is_queued } => {
             let last = state.thread_id.clone().unwrap_or_default();
@@ -245,6 +280,13 @@ pub(super) fn thread_request(schedule: &Schedule) -> Result<ThreadRequest, Error
     Ok(request)
 }
 
+/// The same, with a name for the thread.
+fn named_request(schedule: &Schedule) -> Result<ThreadRequest, Error> {
+    let mut request = thread_request(schedule)?;
+    request.assign_thread_id()?;
+    Ok(request)
+}
+
 /// The schedule's project, opened; the directive is verified there as for any run.
 fn open_project(global: &GlobalArguments, schedule: &Schedule) -> Result<CommandContext, CommandError> {
     let global = GlobalArguments { project: Some(schedule.project.clone()), quiet: true, ..global.clone() };
@@ -252,10 +294,12 @@ fn open_project(global: &GlobalArguments, schedule: &Schedule) -> Result<Command
 }
 
 /// Starts a schedule's thread, and leaves it to the process that runs such threads.
-fn start(global: &GlobalArguments, schedule: &Schedule) -> Result<ThreadId, CommandError> {
-    let context = open_project(global, schedule)?;
-    let CommandContext { settings, engine, .. } = context;
-    let request = thread_request(schedule)?;
+fn start(
+    global: &GlobalArguments,
+    schedule: &Schedule,
+    request: ThreadRequest,
+) -> Result<ThreadId, CommandError> {
+    let CommandContext { settings, engine, .. } = open_project(global, schedule)?;
     let threads = thread_runner::open_threads(&settings, engine, None)?;
     let started = thread_runner::build_runtime()?
         .block_on(threads.start_in_background(request))
@@ -269,20 +313,20 @@ fn start(global: &GlobalArguments, schedule: &Schedule) -> Result<ThreadId, Comm
     }
 }
 
-/// Whether a schedule's last thread has not ended. What it asks is denied, if the schedule says so.
+/// Where a schedule's last thread stands. What it asks is denied, if the schedule says so; one whose process is gone goes on.
 fn last_thread(
     global: &GlobalArguments,
     schedule: &Schedule,
     state: &mut ScheduleState,
-) -> Result<bool, CommandError> {
+) -> Result<LastThread, CommandError> {
     let Some(id) = state.thread_id.as_deref().and_then(|id| ThreadId::parse(id).ok()) else {
-        return Ok(false);
+        return Ok(LastThread::Missing);
     };
     let context = open_project(global, schedule)?;
-    let Some(index) = ThreadIndex::open(&context.settings)? else { return Ok(false) };
-    let Some(row) = index.store.thread(&id)? else { return Ok(false) };
+    let Some(index) = ThreadIndex::open(&context.settings)? else { return Ok(LastThread::Missing) };
+    let Some(row) = index.store.thread(&id)? else { return Ok(LastThread::Missing) };
     if row.status.is_terminal() {
-        return Ok(false);
+        return Ok(LastThread::Ended);
     }
     if schedule.approvals == ApprovalsPolicy::Deny {
         let open = index.store.open_approvals(Some(&id))?.approvals;
@@ -293,7 +337,26 @@ fn last_thread(
         }
         state.denied = open.iter().map(|approval| approval.id.clone()).collect();
     }
-    Ok(true)
+    let owner = current_owner();
+    let has_owner = row.owner.as_ref().is_some_and(|holder| !is_owner_gone(holder, &owner));
+    if row.status != ThreadStatus::Suspended && !has_owner {
+        drop(index);
+        recover(context, &id)?;
+    }
+    Ok(LastThread::Active)
+}
+
+/// Hands a thread whose process is gone to the one that runs threads in the background.
+fn recover(context: CommandContext, id: &ThreadId) -> Result<(), CommandError> {
+    let CommandContext { settings, engine, output, .. } = context;
+    let threads = thread_runner::open_threads(&settings, engine, None)?;
+    let request = WaitRequest { timeout: Duration::ZERO, ..WaitRequest::for_all(vec![id.clone()]) };
+    let never = CancellationToken::new();
+    let response = thread_runner::build_runtime()?.block_on(threads.wait(&request, &never))?;
+    if let Some(error) = response["results"][id.as_str()]["error"].as_str() {
+        output.warn(format_args!("{id}: {}", rye_item::text::one_line(error)));
+    }
+    Ok(())
 }
 
 /// Denies a request in a process of its own, which resumes the thread.
