@@ -10,6 +10,7 @@ pub mod contents;
 pub mod create;
 pub mod install;
 pub mod object;
+pub mod project;
 pub mod registry;
 pub mod sbom;
 pub mod signer_history;

@@ -9,6 +9,7 @@ mod auth_challenge;
 pub mod credentials;
 mod reference;
 mod session;
+mod tags;
 #[cfg(test)]
 mod tests;
 mod transfer;
@@ -22,6 +23,7 @@ use lillux::http::{HttpError, ProxyConfig};
 pub use artifact::{ARCHIVE_LAYER_TYPE, ARTIFACT_TYPE, ArtifactConfig, MAX_ARCHIVE_BYTES, NotABundle};
 pub use credentials::{CredentialsError, RegistryCredentials};
 pub use reference::{InvalidReference, Reference, ReferenceVersion};
+pub use tags::list_tags;
 pub use transfer::{ArtifactDescription, PulledArtifact, PushRequest, PushedArtifact, describe, pull, push};
 
 /// Finds the credentials for a reference; asked only when a registry wants some.

@@ -91,6 +91,12 @@ impl Reference {
     pub fn with_digest(&self, digest: Digest) -> Self {
         Self { version: ReferenceVersion::Digest(digest), ..self.clone() }
     }
+
+    /// The same repository under another tag, if that is one.
+    #[must_use]
+    pub fn with_tag(&self, tag: &str) -> Option<Self> {
+        is_tag(tag).then(|| Self { version: ReferenceVersion::Tag(tag.to_owned()), ..self.clone() })
+    }
 }
 
 impl fmt::Display for Reference {

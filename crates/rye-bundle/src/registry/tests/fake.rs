@@ -210,6 +210,10 @@ fn default_response(request: &RecordedRequest, store: &mut FakeStore) -> FakeRes
             }
             None => missing(),
         },
+        ("GET", "tags", "list") => {
+            let tags: Vec<&String> = store.manifests.keys().filter(|name| !name.contains(':')).collect();
+            response("200 OK", &[], serde_json::json!({"name": "team/tools", "tags": tags}).to_string())
+        }
         ("POST", "blobs", "uploads/") => {
             let name = format!("u{}", store.uploads.len());
             store.uploads.insert(name.clone(), Vec::new());
