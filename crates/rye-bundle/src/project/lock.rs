@@ -8,7 +8,7 @@ use toml_edit::{ArrayOfTables, DocumentMut, Item, Table, TableLike, value};
 
 use super::MAX_PROJECT_BUNDLES;
 use super::manifest::BundleRequirement;
-use super::source::{BundleSource, SourceFields, is_commit};
+use super::source::{RequirementSource, SourceFields, is_commit};
 use super::table_reader::TableReader;
 
 const FORMAT: i64 = 1;
@@ -197,7 +197,7 @@ fn read_entry(
     let fields: SourceFields = reader.source_fields(table);
     let id = reader.parsed(table, "id", at.clone(), |text| BundleId::new(text));
     let version = reader.parsed(table, "version", at.clone(), Version::parse);
-    let source = reader.parsed(table, "source", at.clone(), |text| BundleSource::parse(text, &fields));
+    let source = reader.parsed(table, "source", at.clone(), |text| RequirementSource::parse(text, &fields));
     let range = reader.parsed(table, "range", None, VersionReq::parse);
     let signer: Option<Fingerprint> = reader.parsed(table, "signer", at.clone(), str::parse);
     let key = reader.parsed(table, "key", at.clone(), parse_key);
@@ -210,10 +210,10 @@ fn read_entry(
         reader.problem(at.clone(), format!("`key` is not the key {signer}"));
     }
     match &source {
-        Some(BundleSource::Registry(_)) if digest.is_none() => {
+        Some(RequirementSource::Registry(_)) if digest.is_none() => {
             reader.problem(at, "`digest` is missing: a tag is not exact");
         }
-        Some(BundleSource::Git(_)) if commit.is_none() => {
+        Some(RequirementSource::Git(_)) if commit.is_none() => {
             reader.problem(at, "`commit` is missing: a name is not exact");
         }
         Some(_) | None => {}
@@ -231,9 +231,9 @@ mod tests {
     fn locked(id: &str, source: &str) -> LockedBundle {
         let key = SecretKey::generate().expect("a key").public_key();
         let fields = SourceFields::default();
-        let source = BundleSource::parse(source, &fields).expect("a source");
-        let is_git = matches!(source, BundleSource::Git(_));
-        let is_registry = matches!(source, BundleSource::Registry(_));
+        let source = RequirementSource::parse(source, &fields).expect("a source");
+        let is_git = matches!(source, RequirementSource::Git(_));
+        let is_registry = matches!(source, RequirementSource::Registry(_));
         LockedBundle {
             requirement: BundleRequirement {
                 id: BundleId::new(id).expect("an id"),

@@ -6,7 +6,7 @@ use semver::{Version, VersionReq};
 use toml_edit::{DocumentMut, Item, RawString, Table, TableLike, value};
 
 use super::MAX_PROJECT_BUNDLES;
-use super::source::{BundleSource, SourceFields};
+use super::source::{RequirementSource, SourceFields};
 use super::table_reader::TableReader;
 
 const BUNDLES_KEY: &str = "bundles";
@@ -22,7 +22,7 @@ pub struct BundleRequirement {
     /// The bundle.
     pub id: BundleId,
     /// Where it comes from.
-    pub source: BundleSource,
+    pub source: RequirementSource,
     /// What is written beside the source.
     pub fields: SourceFields,
     /// Which versions are wanted; without one, any.
@@ -213,7 +213,7 @@ fn read_entry(
     let fields = reader.source_fields(table);
     let required_at = span.or(Some(0..0));
     let source =
-        reader.parsed(table, "source", required_at.clone(), |text| BundleSource::parse(text, &fields));
+        reader.parsed(table, "source", required_at.clone(), |text| RequirementSource::parse(text, &fields));
     let range = reader.parsed(table, "version", None, VersionReq::parse);
     let signer = reader.parsed(table, "signer", required_at, str::parse);
     Some(BundleRequirement { id, source: source?, fields, range, signer: signer? })
@@ -247,7 +247,7 @@ signer = \"5423d3b7c06f7594\"
         let ids: Vec<&str> = manifest.bundles().iter().map(|bundle| bundle.id.as_str()).collect();
         assert_eq!(ids, ["gifts", "web"]);
         let mut gifts = manifest.bundles()[0].clone();
-        gifts.source = BundleSource::parse("vendor/other", &gifts.fields).expect("a source");
+        gifts.source = RequirementSource::parse("vendor/other", &gifts.fields).expect("a source");
         gifts.range = Some(VersionReq::parse("^2").expect("a range"));
         let changed = manifest.with(&gifts).expect("changed");
         let text = String::from_utf8(changed.to_bytes()).expect("text");

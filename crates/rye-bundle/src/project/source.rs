@@ -35,7 +35,7 @@ pub struct SourceFields {
 
 /// Where a bundle comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum BundleSource {
+pub enum RequirementSource {
     /// A folder or an archive in the project, by its path there.
     Path(String),
     /// A repository of an OCI registry.
@@ -82,7 +82,7 @@ impl GitSource {
     }
 }
 
-impl BundleSource {
+impl RequirementSource {
     /// Reads a source and what is written beside it.
     ///
     /// # Errors
@@ -102,7 +102,7 @@ impl BundleSource {
     }
 }
 
-impl fmt::Display for BundleSource {
+impl fmt::Display for RequirementSource {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Path(path) => formatter.write_str(path),
@@ -116,7 +116,7 @@ impl fmt::Display for BundleSource {
     }
 }
 
-fn parse_source(text: &str, fields: &SourceFields) -> Result<BundleSource, &'static str> {
+fn parse_source(text: &str, fields: &SourceFields) -> Result<RequirementSource, &'static str> {
     if text.is_empty() {
         return Err("it is empty");
     }
@@ -148,12 +148,12 @@ fn parse_source(text: &str, fields: &SourceFields) -> Result<BundleSource, &'sta
             text.parse().map_err(|error: crate::registry::InvalidReference| error.reason)?;
         let repository = text.rsplit('/').next().unwrap_or_default();
         let has_version = repository.contains([':', '@']);
-        return Ok(BundleSource::Registry(RegistrySource { reference, has_version }));
+        return Ok(RequirementSource::Registry(RegistrySource { reference, has_version }));
     }
     if text.contains("://") || text.contains("::") {
         return Err("use a path in the project, oci://, https://, git+https://, git+ssh:// or git+file://");
     }
-    parse_path(text).map(BundleSource::Path)
+    parse_path(text).map(RequirementSource::Path)
 }
 
 /// A path in the project, in plain segments.
@@ -175,7 +175,7 @@ fn parse_path(text: &str) -> Result<String, &'static str> {
     Ok(segments.join("/"))
 }
 
-fn parse_url(text: &str, fields: &SourceFields) -> Result<BundleSource, &'static str> {
+fn parse_url(text: &str, fields: &SourceFields) -> Result<RequirementSource, &'static str> {
     let url = url::Url::parse(text).map_err(|_| "the URL cannot be read")?;
     if !url.username().is_empty() || url.password().is_some() {
         return Err("the URL holds a user name or password, which everyone with the project could read");
@@ -195,10 +195,10 @@ fn parse_url(text: &str, fields: &SourceFields) -> Result<BundleSource, &'static
     let sha256 = fields.sha256.as_deref().ok_or("`sha256` is missing: what is behind a URL may change")?;
     let hex = sha256.strip_prefix("sha256:").unwrap_or(sha256);
     let sha256 = hex.parse().map_err(|_| "`sha256` is 64 lower-case hex characters")?;
-    Ok(BundleSource::Url { url: text.to_owned(), sha256 })
+    Ok(RequirementSource::Url { url: text.to_owned(), sha256 })
 }
 
-fn parse_git(url: &str, fields: &SourceFields) -> Result<BundleSource, &'static str> {
+fn parse_git(url: &str, fields: &SourceFields) -> Result<RequirementSource, &'static str> {
     let (scheme, rest) = url.split_once("://").ok_or("write git+https://, git+ssh:// or git+file://")?;
     let is_plain = |text: &str| {
         text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._~/+@".contains(&byte))
@@ -226,7 +226,7 @@ fn parse_git(url: &str, fields: &SourceFields) -> Result<BundleSource, &'static 
             .map_err(|_| "`path` is a plain folder of the repository, without `..`")?;
     }
     let (rev, path) = (fields.rev.clone(), fields.path.clone());
-    Ok(BundleSource::Git(GitSource { url: url.to_owned(), rev, path }))
+    Ok(RequirementSource::Git(GitSource { url: url.to_owned(), rev, path }))
 }
 
 fn check_git_authority(authority: &str, scheme: &str) -> Result<(), &'static str> {
@@ -289,7 +289,7 @@ mod tests {
     use super::*;
 
     fn parse(text: &str, fields: &SourceFields) -> Result<String, &'static str> {
-        BundleSource::parse(text, fields).map(|source| source.to_string()).map_err(|error| error.reason)
+        RequirementSource::parse(text, fields).map(|source| source.to_string()).map_err(|error| error.reason)
     }
 
     fn with_digest() -> SourceFields {
