@@ -9,6 +9,7 @@
 mod install;
 mod lock;
 mod mcp;
+mod project_bundles;
 mod schedule;
 mod team;
 mod terminal;
@@ -26,6 +27,9 @@ use crate::global::GlobalArguments;
 pub use install::{ConflictArguments, InstallArguments, RollbackArguments, UninstallArguments};
 pub use lock::LockCommand;
 pub use mcp::{InstallationCommand, McpArguments, McpCommand};
+pub use project_bundles::{
+    AddArguments, OutdatedArguments, RemoveArguments, SyncArguments, SyncInstallArguments, UpgradeArguments,
+};
 pub use schedule::{AddScheduleArguments, ScheduleCommand};
 pub use team::JoinArguments;
 pub use terminal::{ConfigCommand, ListItemsArguments, NewArguments, NewKind, TestArguments};
@@ -152,6 +156,14 @@ pub enum CliCommand {
     Install(InstallArguments),
     /// Remove the files that a bundle installed
     Uninstall(UninstallArguments),
+    /// Add a bundle to the project's manifest, lock it and install it
+    Add(AddArguments),
+    /// Remove a bundle from the project's manifest, and its files
+    Remove(RemoveArguments),
+    /// Install the bundles that the project's manifest asks for, exactly as its lock names them
+    Sync(SyncArguments),
+    /// Show which bundles of the project have newer versions
+    Outdated(OutdatedArguments),
     /// Run the MCP server, over stdio or HTTP
     Mcp(McpArguments),
     /// Run the daemon that runs threads in the background
@@ -161,7 +173,7 @@ pub enum CliCommand {
         #[arg(long)]
         keys: PathBuf,
     },
-    /// Check a project without prompting: identities, signatures, lockfiles, tests (for CI and hooks)
+    /// Check a project without prompting: identities, signatures, bundles, lockfiles, tests (for CI and hooks)
     #[command(
         after_help = "The exit code is that of the worst check: 4 signatures and identities, 5 not allowed, 8 lockfiles, 9 not valid, 1 tests."
     )]
@@ -501,6 +513,10 @@ pub enum BundleCommand {
         /// The bundle's id
         id: String,
     },
+    /// Show which bundles of the project have newer versions
+    Outdated(OutdatedArguments),
+    /// Move the project's bundles to the newest versions in their ranges
+    Upgrade(UpgradeArguments),
     /// Return to the previously installed version
     Rollback(RollbackArguments),
     /// Turn off a built-in bundle

@@ -7,7 +7,7 @@ use clap_complete::engine::CompletionCandidate;
 use rye_agent::limits::LIMIT_NAMES;
 use rye_agent::status::ThreadStatus;
 use rye_agent::store::ThreadFilter;
-use rye_engine::verbs::search;
+use rye_engine::verbs::{search, sync};
 use rye_item::ItemType;
 
 use crate::commands::ThreadIndex;
@@ -83,6 +83,13 @@ pub fn threads(current: &OsStr) -> Vec<CompletionCandidate> {
             name.starts_with(start).then(|| CompletionCandidate::new(name.to_owned()).help(Some(help.into())))
         })
         .collect()
+}
+
+/// Ids of the bundles in the project's manifest.
+pub fn project_bundles(current: &OsStr) -> Vec<CompletionCandidate> {
+    let engine = read_settings().and_then(|settings| settings.engine().ok());
+    let ids = engine.map(|engine| sync::manifest_ids(&engine)).unwrap_or_default();
+    complete_words(ids.iter().map(String::as_str), current)
 }
 
 /// Where threads may stand.

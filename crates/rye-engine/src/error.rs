@@ -210,6 +210,16 @@ codes! {
     NotABundle = "RYE0625", Validation;
     /// A registry sent something else than it should.
     Unsound = "RYE0626", Integrity;
+    /// A project's `bundles.toml` or its lock is not valid.
+    InvalidProjectManifest = "RYE0631", Validation;
+    /// A project's lock is not what its manifest asks for, or not what is installed.
+    ProjectLockStale = "RYE0632", Lock;
+    /// A source gives something else than the manifest or the lock names.
+    SourceMismatch = "RYE0633", Integrity;
+    /// A source is not reached.
+    SourceUnreachable = "RYE0634", Failed;
+    /// A source has no version that is wanted.
+    NoMatchingVersion = "RYE0635", NotFound;
     /// The doctor found problems.
     Unhealthy = "RYE0701", Failed;
     /// A tool failed.

@@ -54,6 +54,9 @@ pub struct BundleLockfile {
     /// Who signed the manifest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub signer: Option<Fingerprint>,
+    /// Whether the project's `bundles.toml` asked for it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub managed: bool,
 }
 
 fn serialize_version<S: serde::Serializer>(version: &Version, serializer: S) -> Result<S::Ok, S::Error> {
@@ -141,6 +144,7 @@ fn parse_lock(value: &Value, problems: &mut Vec<String>) -> Option<BundleLockfil
         source: optional("source"),
         source_digest: optional("source_digest"),
         signer: optional("signer").and_then(|text| text.parse().ok()),
+        managed: value.get("managed") == Some(&Value::Bool(true)),
     })
 }
 

@@ -35,6 +35,8 @@ pub fn run(context: &CommandContext, command: &BundleCommand) -> CommandResult {
         BundleCommand::Pull { reference, out, plain_http } => {
             registry::pull(context, reference, out.as_deref(), *plain_http)
         }
+        BundleCommand::Outdated(arguments) => super::project_bundles::outdated(context, arguments),
+        BundleCommand::Upgrade(arguments) => super::project_bundles::upgrade(context, arguments),
         BundleCommand::Rollback(arguments) => super::install::rollback(context, arguments),
         BundleCommand::Trust { id, signer, revoke: true } => revoke(context, id, signer.as_deref()),
         BundleCommand::Trust { id, signer, revoke: false } => trust(context, id, signer.as_deref()),

@@ -20,7 +20,7 @@ use crate::arguments::{
 use crate::output::{DIM, HEADING, NAME, ProgressReporter, SUCCESS, WARNING, display_path, paint};
 
 /// How many files are listed before the question; `--dry-run` lists all.
-const MAX_ROWS: usize = 30;
+pub(super) const MAX_ROWS: usize = 30;
 
 /// `rye install`
 pub fn install(context: &CommandContext, arguments: &InstallArguments) -> CommandResult {
@@ -126,7 +126,7 @@ fn conflict_preference(conflict: &ConflictArguments) -> ConflictPreference {
     if conflict.theirs { ConflictPreference::TakeBundle } else { ConflictPreference::KeepLocal }
 }
 
-fn update_progress(bar: &Mutex<ProgressReporter>, done: usize, total: usize) {
+pub(super) fn update_progress(bar: &Mutex<ProgressReporter>, done: usize, total: usize) {
     // A bar that another thread broke is not drawn any more.
     if let Ok(mut bar) = bar.lock() {
         bar.update(done, total);
@@ -210,7 +210,7 @@ fn consent_command(arguments: &InstallArguments, plan: &InstallPreview) -> Strin
 }
 
 /// Draws a plan, line by line.
-fn print_plan(
+pub(super) fn print_plan(
     plan: &InstallPreview,
     max_rows: usize,
     print: &mut dyn FnMut(String) -> std::io::Result<()>,
@@ -281,7 +281,7 @@ fn print_plan(
     Ok(())
 }
 
-fn print_install(context: &CommandContext, done: &InstallResponse) -> CommandResult {
+pub(super) fn print_install(context: &CommandContext, done: &InstallResponse) -> CommandResult {
     let from = match &done.previous_version {
         Some(previous) if *previous != done.version => format!(" (was {previous})"),
         Some(_) | None => String::new(),
@@ -301,7 +301,7 @@ fn print_install(context: &CommandContext, done: &InstallResponse) -> CommandRes
     Ok(())
 }
 
-fn print_uninstall(context: &CommandContext, done: &UninstallResponse) -> CommandResult {
+pub(super) fn print_uninstall(context: &CommandContext, done: &UninstallResponse) -> CommandResult {
     context.output.print(format_args!(
         "{} {} {} from {} space: {} removed",
         paint(SUCCESS, done.status),

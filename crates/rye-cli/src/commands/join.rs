@@ -158,11 +158,16 @@ fn show_bundle(output: &Output, bundle: &ProjectBundle) {
         (_, None) => "not signed".to_owned(),
     };
     let version = bundle.version.as_deref().unwrap_or("?");
+    let files = match bundle.installed {
+        true => counted(bundle.files, "file"),
+        false => "not installed yet".to_owned(),
+    };
+    let source = bundle.source.as_deref().map(|source| format!("; from {}", one_line(source)));
     output.ask(format_args!(
-        "  bundle {} {version}, {}: {}; {signer}",
+        "  bundle {} {version}, {files}: {}; {signer}{}",
         paint(NAME, &bundle.bundle_id),
-        counted(bundle.files, "file"),
-        bundle.status.as_str()
+        bundle.status.as_str(),
+        source.unwrap_or_default()
     ));
 }
 
@@ -198,6 +203,9 @@ fn show_answer(output: &Output, answer: &JoinResponse) -> CommandResult {
     }
     programs::show_recorded(output, &answer.recorded);
     output.print(format_args!("{} joined {}", paint(SUCCESS, "✓"), display_path(&answer.project)))?;
+    if answer.needs_sync {
+        output.note("install the bundles that the project asks for: rye sync");
+    }
     output.note("to sign items here yourself, add your identity first: rye keys publish");
     Ok(())
 }

@@ -18,6 +18,7 @@ mod mcp;
 mod mcp_clients;
 mod new_item;
 mod programs;
+mod project_bundles;
 mod registry;
 mod run;
 mod schedule;
@@ -244,6 +245,12 @@ pub fn run(arguments: &Arguments) -> CommandResult {
         CliCommand::Bundle(command) => bundles::run(&CommandContext::open(global)?, command),
         CliCommand::Install(arguments) => install::install(&CommandContext::open(global)?, arguments),
         CliCommand::Uninstall(arguments) => install::uninstall(&CommandContext::open(global)?, arguments),
+        CliCommand::Add(arguments) => project_bundles::add(&CommandContext::open(global)?, arguments),
+        CliCommand::Remove(arguments) => project_bundles::remove(&CommandContext::open(global)?, arguments),
+        CliCommand::Sync(arguments) => project_bundles::sync(&CommandContext::open(global)?, arguments),
+        CliCommand::Outdated(arguments) => {
+            project_bundles::outdated(&CommandContext::open(global)?, arguments)
+        }
         CliCommand::Mcp(arguments) => mcp::run(global, arguments),
         CliCommand::Background { keys } => background::run(keys),
         CliCommand::Ci => ci::ci(&CommandContext::open(global)?),

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::support::{User, run, snapshot, text};
 
 #[path = "../../../rye-bundle/src/registry/tests/fake.rs"]
-mod fake;
+pub mod fake;
 
 use fake::{FakeRegistry, response};
 

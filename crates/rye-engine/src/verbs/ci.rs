@@ -1,4 +1,4 @@
-//! `ci`: the checks of a project in one go: identities, items, lockfiles, tests. It asks nothing and changes nothing.
+//! `ci`: the checks of a project in one go: identities, items, bundles, lockfiles, tests. It asks nothing and changes nothing.
 
 use lillux::CancelToken;
 use rye_exec::NativeCall;
@@ -16,7 +16,7 @@ use crate::natives;
 use crate::verbs::execute::{Caller, ExecuteRequest, LockMode};
 use crate::verbs::lock::{self, ToolLockState};
 use crate::verbs::verify::{self, VerifyReport};
-use crate::verbs::{join, trust};
+use crate::verbs::{join, sync, trust};
 
 /// How many problems of a check are named.
 const MAX_NAMED_PROBLEMS: usize = 50;
@@ -50,7 +50,7 @@ impl CheckStatus {
 /// One check.
 #[derive(Clone, Debug, Serialize)]
 pub struct CiCheck {
-    /// `identities`, `items`, `lockfiles` or `tests`.
+    /// `identities`, `items`, `bundles`, `lockfiles` or `tests`.
     pub check: &'static str,
     /// What came of it.
     pub status: CheckStatus,
@@ -148,6 +148,7 @@ pub fn ci(engine: &Engine, cancel: &CancelToken, progress: verify::VerifyProgres
     let checks = vec![
         check_identities(engine),
         check_items(engine, progress),
+        check_bundles(engine),
         check_lockfiles(engine),
         check_tests(engine, cancel),
     ];
@@ -217,6 +218,22 @@ fn items_hint(engine: &Engine, report: &VerifyReport, error: Error) -> Error {
         }
         (false, _) => error.hint("see what changed: rye verify; their authors sign them again"),
     }
+}
+
+/// Compares the project's manifest, its lock and what is installed. Nothing is fetched.
+fn check_bundles(engine: &Engine) -> CiCheck {
+    let check = match sync::check_installed(engine) {
+        Ok(Some(check)) => check,
+        Ok(None) => return CiCheck::empty("bundles", "the project has no `bundles.toml`"),
+        Err(error) => return CiCheck::failed("bundles", &error, Vec::new()),
+    };
+    if check.problems.is_empty() {
+        return CiCheck::passed("bundles", format!("{} as locked", counted(check.count, "bundle")));
+    }
+    let problems = counted(check.problems.len(), "difference");
+    let error = Error::new(Code::ProjectLockStale, format!("{problems} between manifest, lock and project"))
+        .hint("install what the lock names: rye sync --locked; after a change of bundles.toml: rye sync");
+    CiCheck::failed("bundles", &error, check.problems)
 }
 
 fn check_lockfiles(engine: &Engine) -> CiCheck {

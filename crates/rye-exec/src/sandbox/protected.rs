@@ -25,6 +25,9 @@ const GIT: &str = ".git/";
 /// The name that stands for all submodules.
 const MODULES: &str = ".git/modules/";
 
+/// Which bundles a project asks for, and what they are locked to.
+const BUNDLE_FILES: [&str; 2] = [".ai/bundles.toml", ".ai/bundles.lock"];
+
 /// Names of the settings, as paths, each once.
 #[derive(Default)]
 struct NameList {
@@ -90,6 +93,17 @@ impl NameList {
         self.push(dirs.own.join("modules"), PlaceholderContent::Folder);
     }
 
+    /// Which bundles a project asks for, where it says so. A name that does not exist is left alone: an empty file in its
+    /// place would ask for none.
+    fn push_bundle_files(&mut self, project: &Path) {
+        for name in BUNDLE_FILES {
+            let path = project.join(name);
+            if path.symlink_metadata().is_ok() {
+                self.push(path, placeholder_content(name));
+            }
+        }
+    }
+
     /// The names of the settings in a project below the project. Of one that the user did not approve, those that exist.
     fn push_inner_project(&mut self, names: &[String], inner: &InnerProject) {
         let folders = READ_ONLY_IN_PROJECT.iter().map(|name| format!(".ai/{name}/"));
@@ -100,6 +114,7 @@ impl NameList {
                 self.push(path, placeholder_content(&name));
             }
         }
+        self.push_bundle_files(&inner.folder);
         let entry = inner.folder.join(".git");
         if inner.reserves_names && entry.symlink_metadata().is_err() {
             self.push(entry, PlaceholderContent::Folder);
@@ -126,6 +141,7 @@ pub(super) fn reserved_names(
     for name in names.iter().filter(|name| !name.starts_with(GIT)) {
         list.push(project.join(name.trim_end_matches('/')), placeholder_content(name));
     }
+    list.push_bundle_files(project);
     for layout in &repositories.nested {
         list.push_git_names(names, layout);
     }
@@ -299,5 +315,15 @@ mod tests {
             ".git",
         ];
         assert_eq!(inner_names(&[inner.clone(), project.clone()]), expected.map(PathBuf::from));
+        for name in BUNDLE_FILES {
+            write(&inner.join(name), "");
+            write(&project.join(name), "");
+        }
+        let repositories = Repositories::find(&project, &[inner.clone(), project.clone()]);
+        let all: BTreeSet<PathBuf> =
+            reserved_names(&names, &project, &repositories).into_iter().map(|name| name.path).collect();
+        for name in BUNDLE_FILES {
+            assert!(all.contains(&project.join(name)) && all.contains(&inner.join(name)), "{name}: {all:?}");
+        }
     }
 }

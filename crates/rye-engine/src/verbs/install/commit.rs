@@ -14,6 +14,7 @@ use rye_space::keys::TRUSTED_FOLDER;
 use serde::Serialize;
 
 use super::prepare::{PreparedInstall, plan};
+use super::project_files::project_changes;
 use super::target::{lock_path, manifest_path, signer_path};
 use super::{ActionCounts, InstallSigner, trust};
 use crate::engine::Engine;
@@ -99,11 +100,14 @@ pub fn install(
         backups,
         lockfile: target.ai.join(lock_file.as_str().trim_start_matches(".ai/")),
     };
+    let (project_changes, project_contents) = project_changes(target, &prepared.project_files)?;
     let previous_pins = trust::pin_signer(engine, id, &prepared.candidate)?;
     let is_same_bundle = previous.as_ref().is_some_and(|previous| {
         previous.manifest.is_some() && previous.lock.manifest_hash == prepared.candidate.manifest_hash
     });
-    if is_same_bundle && current.changes().is_empty() {
+    let is_same_record =
+        previous.as_ref().is_some_and(|previous| previous.lock.managed == prepared.is_managed);
+    if is_same_bundle && current.changes().is_empty() && project_changes.is_empty() && is_same_record {
         return Ok(InstallResponse {
             installed_files: InstalledFiles::default(),
             ..response("unchanged", None)
@@ -119,9 +123,11 @@ pub fn install(
         source: Some(prepared.source.name.clone()),
         source_digest: prepared.source.digest.clone(),
         signer: Some(prepared.preview.signer.fingerprint),
+        managed: prepared.is_managed,
     };
     let mut changes = current.changes();
-    let mut records: BTreeMap<BundlePath, Vec<u8>> = BTreeMap::new();
+    let mut records: BTreeMap<BundlePath, Vec<u8>> = project_contents;
+    changes.extend(project_changes);
     // The lockfile comes last: what it lists is there.
     let mut metadata_files =
         vec![(manifest_file, prepared.manifest_bytes.clone()), (lock_file.clone(), lock.to_bytes())];
@@ -171,6 +177,7 @@ pub fn install(
     let status = match &previous {
         None => "installed",
         Some(_) if prepared.is_rollback => "rolled back",
+        Some(_) if is_same_bundle && current.changes().is_empty() => "unchanged",
         Some(previous) if prepared.manifest.version < previous.lock.version => "downgraded",
         Some(previous) if prepared.manifest.version == previous.lock.version => "reinstalled",
         Some(_) => "upgraded",

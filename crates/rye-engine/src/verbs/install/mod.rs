@@ -4,6 +4,7 @@
 mod commit;
 mod errors;
 mod prepare;
+mod project_files;
 mod recovery;
 mod target;
 mod trust;
@@ -20,9 +21,14 @@ use serde::Serialize;
 pub use commit::{InstallResponse, install};
 pub use prepare::{PreparedInstall, prepare, prepare_rollback};
 pub(crate) use prepare::{bundle_folder, stage_source};
+pub use project_files::ProjectFile;
+pub(crate) use project_files::{
+    managed_bundles, project_installation, read_project_file, stored_archive, write_project_files,
+};
 pub(crate) use recovery::recover;
 pub use rye_bundle::install::{ConflictPreference, FileAction, PlanRow};
 pub use trust::InstallSigner;
+pub(crate) use uninstall::uninstall_with;
 pub use uninstall::{RemainingApproval, UninstallResponse, uninstall};
 
 /// Where a bundle comes from.

@@ -24,6 +24,7 @@ use rye_space::bundle::BundleOrigin;
 use rye_space::spaces::CandidatePath;
 use rye_trust::Subject;
 
+use super::project_files::ProjectFile;
 use super::target::{InstallTarget, InstalledBundle, manifest_path};
 use super::trust::{InstallSigner, check_not_revoked, evaluate_trust};
 use super::{ActionCounts, InstallOptions, InstallPreview, InstallSource};
@@ -55,6 +56,10 @@ pub struct PreparedInstall {
     /// The bundle's versions once it is installed.
     pub(super) history: Vec<Generation>,
     pub(super) is_rollback: bool,
+    /// Files of the project that change in the same transaction.
+    pub(super) project_files: Vec<ProjectFile>,
+    /// Whether the project's manifest asked for it.
+    pub(super) is_managed: bool,
 }
 
 impl PreparedInstall {
@@ -66,6 +71,27 @@ impl PreparedInstall {
     /// The signed manifest.
     pub(crate) fn manifest_bytes(&self) -> &[u8] {
         &self.manifest_bytes
+    }
+
+    /// Makes the installation one that the project's manifest asked for, and changes `files` together with it.
+    pub(crate) fn manage(&mut self, files: Vec<ProjectFile>) {
+        self.is_managed = true;
+        self.project_files = files;
+    }
+
+    /// The bundle.
+    pub(crate) fn bundle_id(&self) -> &BundleId {
+        &self.manifest.id
+    }
+
+    /// Its version, the digest of its manifest, and the digest it is known by where it came from.
+    pub(crate) fn identity(&self) -> (&semver::Version, Digest, Option<&str>) {
+        (&self.manifest.version, self.candidate.manifest_hash, self.source.digest.as_deref())
+    }
+
+    /// The files that would be installed.
+    pub(crate) fn installed_paths(&self) -> impl Iterator<Item = &BundlePath> {
+        self.files.keys()
     }
 
     /// Whether installing would change no file.
@@ -254,6 +280,7 @@ impl Preparation<'_> {
         let capabilities = BundleCapabilities::from_files(&contents::read_all(subject, context));
         let known =
             target.installed_capabilities(previous.as_ref(), context, &staged.path().join("installed"))?;
+        let was_managed = previous.as_ref().is_some_and(|previous| previous.lock.managed);
         let (hides, hidden_by) = find_shadowing(engine, &target, &files);
         let preview = InstallPreview {
             bundle_id: id.to_string(),
@@ -294,6 +321,9 @@ impl Preparation<'_> {
             plan,
             history,
             is_rollback,
+            project_files: Vec::new(),
+            // What a manifest asked for stays so when another version is installed over it.
+            is_managed: was_managed,
         })
     }
 }

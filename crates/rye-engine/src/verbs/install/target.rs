@@ -205,7 +205,7 @@ impl InstallTarget {
     }
 
     /// The bundles that have a folder in the space.
-    fn installed_ids(&self) -> Result<Vec<BundleId>> {
+    pub(super) fn installed_ids(&self) -> Result<Vec<BundleId>> {
         let folder = Dir::open(&self.ai).map_err(rye_bundle::install::InstallError::from)?;
         let Ok(folder) = folder.open_child_dir(OsStr::new(BUNDLES_FOLDER)) else {
             return Ok(Vec::new());

@@ -13,6 +13,7 @@ use rye_item::space::SpaceTier;
 use rye_item::{BundleId, ItemId, ItemType};
 use serde::Serialize;
 
+use super::project_files::{ProjectFile, project_changes};
 use super::target::{InstallTarget, lock_path, manifest_path, signer_path};
 use crate::chain_cache;
 use crate::engine::Engine;
@@ -69,6 +70,20 @@ pub fn uninstall(
     force: bool,
     progress: InstallProgress<'_>,
 ) -> Result<UninstallResponse> {
+    uninstall_with(engine, id, (space, force), &[], progress)
+}
+
+/// As [`uninstall`], and changes files of the project in the same transaction.
+///
+/// # Errors
+/// As [`uninstall`], and when one of the files changed meanwhile.
+pub(crate) fn uninstall_with(
+    engine: &Engine,
+    id: &BundleId,
+    (space, force): (Option<SpaceTier>, bool),
+    project_files: &[ProjectFile],
+    progress: InstallProgress<'_>,
+) -> Result<UninstallResponse> {
     let target = find_target(engine, id, space)?;
     let now = engine.now()?;
     let _lock = target.state.lock()?;
@@ -83,6 +98,8 @@ pub fn uninstall(
     let plan = InstallPlan::new(&inputs, preference, force)?;
     let mut changes = plan.changes();
     let files_removed = changes.len();
+    let (project_changes, contents) = project_changes(&target, project_files)?;
+    changes.extend(project_changes);
     // The lockfile goes last: until then it says what has to go.
     for path in [signer_path(id)?, manifest_path(id)?, lock_path(id)?] {
         if let Some(old) = target.file_digest(&path)? {
@@ -91,6 +108,7 @@ pub fn uninstall(
     }
     let has_backups = changes.iter().any(|change| change.keeps_backup);
     let backups = format!("{id}-{}", now.as_str().replace(':', ""));
+    let paths: Vec<BundlePath> = changes.iter().map(|change| change.path.clone()).collect();
     let transaction = Transaction {
         dir: &target.dir,
         state: &target.state,
@@ -99,8 +117,10 @@ pub fn uninstall(
         backups: backups.clone(),
         history: Vec::new(),
     };
-    let nothing = |_: usize| -> std::result::Result<Vec<u8>, InstallError> { Ok(Vec::new()) };
-    transaction.run(&nothing, || Ok(()), progress)?;
+    let content = |index: usize| -> std::result::Result<Vec<u8>, InstallError> {
+        Ok(contents.get(&paths[index]).cloned().unwrap_or_default())
+    };
+    transaction.run(&content, || Ok(()), progress)?;
     let kept: Vec<BundlePath> =
         plan.rows.iter().filter(|row| row.action == FileAction::Keep).map(|row| row.path.clone()).collect();
     let tools = previous.lock.files.iter().filter(|path| !kept.contains(path)).filter_map(|path| {

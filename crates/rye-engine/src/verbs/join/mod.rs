@@ -4,13 +4,14 @@
 //! in the project, and `trust` for the folder.
 
 mod identities;
+mod requirements;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use lillux::Fingerprint;
+use lillux::{Fingerprint, PublicKey};
 use rye_item::text::one_line;
-use rye_item::{ItemType, Space};
+use rye_item::{BundleId, ItemType, Space};
 use rye_space::CandidatePath;
 use rye_space::handovers;
 use rye_space::installed::{self, BundleInstallation};
@@ -22,7 +23,7 @@ use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
 use crate::lockfiles::locations;
 use crate::programs::{NewProgram, ProgramRecordReport, ProgramReview, review_project};
-use crate::verbs::{bundles, keys, trust};
+use crate::verbs::{bundles, keys, sync, trust};
 
 pub use identities::ForgedIdentity;
 pub(crate) use identities::{forged_error, forged_identities};
@@ -84,7 +85,7 @@ pub struct ProjectSigner {
     identity: Option<Identity>,
 }
 
-/// A bundle that is installed in the project.
+/// A bundle that is installed in the project, or that its manifest asks for.
 #[derive(Clone, Debug, Serialize)]
 pub struct ProjectBundle {
     /// The bundle.
@@ -99,6 +100,14 @@ pub struct ProjectBundle {
     pub owner: Option<String>,
     /// How the user stands to that key, for this bundle.
     pub status: SignerStatus,
+    /// Where the project's manifest gets it from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+    /// Whether its files are in the project; otherwise `rye sync` installs it.
+    pub installed: bool,
+    /// The key that the project's lock names.
+    #[serde(skip)]
+    locked_key: Option<PublicKey>,
 }
 
 /// What a project brings along, and what joining it would change.
@@ -175,6 +184,8 @@ pub struct JoinResponse {
     pub trusted: Vec<Fingerprint>,
     /// Bundles whose signer is trusted for them from now on.
     pub bundles: Vec<String>,
+    /// Whether the project asks for bundles that are not installed: `rye sync` installs them.
+    pub needs_sync: bool,
     /// Whether the project was approved just now.
     pub newly_approved: bool,
     /// The project's programs that its tools may run on.
@@ -197,7 +208,8 @@ pub fn review(engine: &Engine) -> Result<JoinReview> {
     if let Some(error) = forged_error(&forged) {
         return Err(error);
     }
-    let (bundles, bundle_files) = project_bundles(engine);
+    let (mut bundles, bundle_files) = project_bundles(engine);
+    requirements::add_requirements(engine, &mut bundles)?;
     let items = signed_items(engine, &identities, &bundle_files);
     let lockfiles = locations::project_dir(engine).map_or(0, |dir| locations::scan(&dir).len());
     let programs = review_project(engine, &project)?;
@@ -340,7 +352,7 @@ fn project_bundles(engine: &Engine) -> (Vec<ProjectBundle>, BTreeSet<String>) {
         let line = bundle.manifest.as_ref().ok().and_then(|file| file.signature());
         let fingerprint =
             signer.as_ref().map(|signer| signer.fingerprint).or(line.map(|line| line.fingerprint));
-        let is_pinned = |key: &lillux::PublicKey| workspace.approvals.pins_of(&id).any(|pin| pin.key == *key);
+        let is_pinned = |key: &PublicKey| workspace.approvals.pins_of(&id).any(|pin| pin.key == *key);
         let status = match (&signer, fingerprint) {
             (_, Some(fingerprint)) if workspace.keys.revocation(&fingerprint).is_some() => {
                 SignerStatus::Revoked
@@ -361,6 +373,9 @@ fn project_bundles(engine: &Engine) -> (Vec<ProjectBundle>, BTreeSet<String>) {
             signer: fingerprint,
             owner: signer.map(|signer| one_line(&signer.owner)),
             status,
+            source: None,
+            installed: true,
+            locked_key: None,
         });
     }
     (rows, files)
@@ -394,6 +409,12 @@ pub fn accept(
     }
     let mut approved_bundles = Vec::new();
     for bundle in review.bundles.iter().filter(|bundle| bundle.status == SignerStatus::New) {
+        if let Some(key) = &bundle.locked_key {
+            let id = BundleId::new(bundle.bundle_id.as_str())?;
+            sync::approve_locked_signer(&engine, &id, key)?;
+            approved_bundles.push(bundle.bundle_id.clone());
+            continue;
+        }
         let signer = bundle.signer.map(|signer| signer.to_string());
         approved_bundles.push(bundles::trust(&engine, &bundle.bundle_id, signer.as_deref())?.bundle_id);
     }
@@ -405,6 +426,7 @@ pub fn accept(
         key_created,
         trusted,
         bundles: approved_bundles,
+        needs_sync: review.bundles.iter().any(|bundle| !bundle.installed),
         newly_approved,
         recorded,
     })

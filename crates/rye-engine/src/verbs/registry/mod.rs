@@ -190,6 +190,16 @@ pub fn inspect_remote(
     })
 }
 
+/// The tags of a reference's repository.
+///
+/// # Errors
+/// When the registry is not reached, refuses, or has no such repository.
+pub(crate) fn list_tags(engine: &Engine, reference: &Reference, cancel: &CancelToken) -> Result<Vec<String>> {
+    let find = |reference: &Reference| find_credentials(engine, reference, cancel);
+    let access = registry_access(engine, false, cancel, &find);
+    registry::list_tags(reference, &access).map_err(|error| registry_error(&error, reference))
+}
+
 /// Pulls a bundle and prepares its installation. What it is known by there goes into its lockfile.
 ///
 /// # Errors

@@ -1,0 +1,420 @@
+//! Bundles in git repositories, read with the system's `git`. The address and everything in the repository may be hostile:
+//! nothing is checked out, so no hook, filter or submodule runs, and only the protocols of the source are spoken.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use lillux::CancelToken;
+use lillux::file::{self, FileMode, LockedTempDir};
+use lillux::process::{self, ExitReason, ProcessCommand, ProcessLimits};
+use rye_bundle::BundlePath;
+use rye_bundle::archive::ArchiveLimits;
+use rye_bundle::project::{GitSource, is_commit};
+use rye_exec::environment;
+use rye_item::text::one_line;
+
+use crate::engine::Engine;
+use crate::error::{Code, Error, Result};
+use crate::programs;
+
+/// How long one call of git may take.
+const GIT_TIMEOUT: Duration = Duration::from_secs(600);
+/// The largest pack that is fetched.
+const MAX_PACK_BYTES: u64 = 1 << 30;
+/// How much of a list (references, files) is read.
+const MAX_LIST_BYTES: usize = 16 << 20;
+/// How many bytes of files one call of git gives.
+const BATCH_BYTES: u64 = 16 << 20;
+/// How much of what git says about a failure is shown.
+const MAX_REASON_CHARS: usize = 300;
+
+/// Variables of the user that git needs to reach a repository as the user would.
+const PASSED_VARIABLES: [&str; 12] = [
+    "USER",
+    "LOGNAME",
+    "SSH_AUTH_SOCK",
+    "XDG_CONFIG_HOME",
+    "XDG_RUNTIME_DIR",
+    "HTTPS_PROXY",
+    "https_proxy",
+    "ALL_PROXY",
+    "all_proxy",
+    "NO_PROXY",
+    "no_proxy",
+    "SSL_CERT_FILE",
+];
+
+/// Settings for every call. The user's own settings stay for what they are needed for: logins and addresses.
+const SETTINGS: [&str; 12] = [
+    "core.hooksPath=/dev/null",
+    "core.attributesFile=/dev/null",
+    "core.fsmonitor=false",
+    "core.askPass=",
+    "credential.interactive=false",
+    "submodule.recurse=false",
+    "fetch.recurseSubmodules=false",
+    "transfer.bundleURI=false",
+    "protocol.version=2",
+    "gc.auto=0",
+    "maintenance.auto=false",
+    "advice.detachedHead=false",
+];
+
+/// A name in a repository, and the commit it stands for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct GitRef {
+    /// `refs/tags/…`, `refs/heads/…` or `HEAD`.
+    pub(super) name: String,
+    pub(super) commit: String,
+}
+
+/// How git is called for one source.
+struct GitCommand<'a> {
+    engine: &'a Engine,
+    program: PathBuf,
+    source: &'a GitSource,
+    /// A private folder that git works in.
+    folder: &'a Path,
+    cancel: &'a CancelToken,
+}
+
+/// What a call may do.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum GitAccess {
+    /// Reach the repository, with the user's logins.
+    Remote,
+    /// Read what was fetched, without any settings of the user.
+    Local,
+}
+
+impl<'a> GitCommand<'a> {
+    fn new(
+        engine: &'a Engine,
+        source: &'a GitSource,
+        folder: &'a Path,
+        cancel: &'a CancelToken,
+    ) -> Result<Self> {
+        // It runs unconfined: what tools can write to is not searched.
+        let path = engine.host.variables.get("PATH").map_or("", String::as_str);
+        let path = programs::search_path(engine, path);
+        let program = environment::find_on_path("git", &path).ok_or_else(|| {
+            Error::new(Code::SourceUnreachable, "`git` was not found on your PATH outside the project")
+                .hint("install git; it fetches `git+…` sources")
+        })?;
+        Ok(Self { engine, program, source, folder, cancel })
+    }
+
+    fn environment(&self, access: GitAccess) -> BTreeMap<String, String> {
+        let own = &self.engine.host.variables;
+        let mut environment: BTreeMap<String, String> = PASSED_VARIABLES
+            .iter()
+            .filter_map(|name| Some(((*name).to_owned(), own.get(*name)?.clone())))
+            .collect();
+        let path = programs::search_path(self.engine, own.get("PATH").map_or("", String::as_str));
+        let protocols = match access {
+            GitAccess::Remote => self.source.allowed_protocols(),
+            GitAccess::Local => "none",
+        };
+        for (name, value) in [
+            ("PATH", path.as_str()),
+            ("HOME", &self.engine.host.home.to_string_lossy()),
+            ("LC_ALL", "C"),
+            ("GIT_CONFIG_NOSYSTEM", "1"),
+            ("GIT_ATTR_NOSYSTEM", "1"),
+            ("GIT_TERMINAL_PROMPT", "0"),
+            ("GIT_ASKPASS", ""),
+            ("SSH_ASKPASS_REQUIRE", "never"),
+            ("GIT_OPTIONAL_LOCKS", "0"),
+            ("GIT_NO_LAZY_FETCH", "1"),
+            ("GIT_NO_REPLACE_OBJECTS", "1"),
+            ("GIT_LITERAL_PATHSPECS", "1"),
+            ("GIT_ALLOW_PROTOCOL", protocols),
+        ] {
+            environment.insert(name.to_owned(), value.to_owned());
+        }
+        if access == GitAccess::Local {
+            environment.insert("GIT_CONFIG_GLOBAL".to_owned(), "/dev/null".to_owned());
+        }
+        environment
+    }
+
+    /// Runs git. Gives what it wrote, or the reason it failed.
+    fn run(
+        &self,
+        access: GitAccess,
+        arguments: &[&str],
+        stdin: Vec<u8>,
+        output_bytes: usize,
+    ) -> Result<std::result::Result<Vec<u8>, String>> {
+        let settings = SETTINGS.iter().flat_map(|setting| ["-c", setting]);
+        let command = ProcessCommand {
+            program: self.program.clone().into(),
+            arguments: settings.chain(arguments.iter().copied()).map(str::to_owned).collect(),
+            environment: self.environment(access),
+            current_dir: self.folder.to_owned(),
+            stdin,
+            timeout: GIT_TIMEOUT,
+            has_result_channel: false,
+            limits: ProcessLimits { output_bytes, file_bytes: MAX_PACK_BYTES, ..ProcessLimits::default() },
+            log: None,
+        };
+        let finished = process::run(&self.engine.host.launcher, &command, None, self.cancel)
+            .map_err(|error| Error::new(Code::SourceUnreachable, one_line(&error.to_string())))?;
+        Ok(match finished.exit {
+            ExitReason::Exited(0) if finished.stdout.is_truncated() => Err("it wrote too much".to_owned()),
+            ExitReason::Exited(0) => Ok(finished.stdout.to_bytes()),
+            ExitReason::Cancelled => {
+                return Err(Error::new(Code::ToolCancelled, "cancelled; nothing was changed"));
+            }
+            ExitReason::TimedOut => Err(format!("it took longer than {} seconds", GIT_TIMEOUT.as_secs())),
+            ExitReason::Exited(_)
+            | ExitReason::Signalled(_)
+            | ExitReason::TooManyProcesses { .. }
+            | ExitReason::SupervisorLost => Err(failure_reason(&finished.stderr.to_text())),
+        })
+    }
+
+    /// Runs git, which must work.
+    fn run_checked(
+        &self,
+        access: GitAccess,
+        arguments: &[&str],
+        stdin: Vec<u8>,
+        output_bytes: usize,
+    ) -> Result<Vec<u8>> {
+        self.run(access, arguments, stdin, output_bytes)?.map_err(|reason| self.unreachable(&reason))
+    }
+
+    fn unreachable(&self, reason: &str) -> Error {
+        let url = &self.source.url;
+        Error::new(Code::SourceUnreachable, format!("the repository `{url}` cannot be read: {reason}"))
+            .hint(format!("see whether git reaches it: git ls-remote {}", rye_item::text::shell_word(url)))
+    }
+}
+
+/// The last line of what git says, which names the failure.
+fn failure_reason(stderr: &str) -> String {
+    let lines = stderr.lines().map(str::trim).filter(|line| !line.is_empty());
+    let fatal = lines.clone().find(|line| line.starts_with("fatal:") || line.starts_with("error:"));
+    let reason = one_line(fatal.or(lines.clone().next_back()).unwrap_or("git failed without a reason"));
+    reason.chars().take(MAX_REASON_CHARS).collect()
+}
+
+fn private_folder(engine: &Engine) -> Result<LockedTempDir> {
+    let cache = &engine.workspace.roots.cache;
+    file::create_dirs(cache, true)?;
+    Ok(LockedTempDir::new(cache, "git-")?)
+}
+
+/// The names of a repository with the commits they stand for.
+pub(super) fn list_refs(engine: &Engine, source: &GitSource, cancel: &CancelToken) -> Result<Vec<GitRef>> {
+    let folder = private_folder(engine)?;
+    let git = GitCommand::new(engine, source, folder.path(), cancel)?;
+    let arguments =
+        ["ls-remote", "--quiet", "--", source.url.as_str(), "HEAD", "refs/heads/*", "refs/tags/*"];
+    let output = git.run_checked(GitAccess::Remote, &arguments, Vec::new(), MAX_LIST_BYTES)?;
+    Ok(parse_refs(&String::from_utf8_lossy(&output)))
+}
+
+/// Reads what `ls-remote` writes. A tag that is an object of its own stands for the commit it points to.
+fn parse_refs(output: &str) -> Vec<GitRef> {
+    let mut refs: Vec<GitRef> = Vec::new();
+    for (commit, name) in output.lines().filter_map(|line| line.split_once('\t')) {
+        if !is_commit(commit) {
+            continue;
+        }
+        let (name, commit) = (name.strip_suffix("^{}").unwrap_or(name), commit.to_owned());
+        match refs.iter_mut().find(|known| known.name == name) {
+            Some(known) => known.commit = commit,
+            None => refs.push(GitRef { name: name.to_owned(), commit }),
+        }
+    }
+    refs
+}
+
+/// Fetches one commit and writes the `.ai` of the source's folder to `bundle` in the folder that is given back.
+pub(super) fn fetch_bundle(
+    engine: &Engine,
+    source: &GitSource,
+    commit: &str,
+    cancel: &CancelToken,
+) -> Result<LockedTempDir> {
+    let folder = private_folder(engine)?;
+    let git = GitCommand::new(engine, source, folder.path(), cancel)?;
+    let format = if commit.len() == 64 { "--object-format=sha256" } else { "--object-format=sha1" };
+    let make = ["init", "--quiet", "--bare", "--template=", format, "--", "repository"];
+    git.run_checked(GitAccess::Local, &make, Vec::new(), MAX_LIST_BYTES)?;
+    let directory = "--git-dir=repository";
+    let fetch = |specs: &[&str], depth: &[&str]| {
+        let mut arguments = vec![directory, "fetch", "--quiet", "--no-tags", "--no-recurse-submodules"];
+        arguments.extend(["--no-write-fetch-head", "--no-auto-maintenance"]);
+        arguments.extend(depth);
+        arguments.extend(["--", source.url.as_str()]);
+        arguments.extend(specs);
+        git.run(GitAccess::Remote, &arguments, Vec::new(), MAX_LIST_BYTES)
+    };
+    if fetch(&[commit], &["--depth=1"])?.is_err() {
+        // Some servers give only what a name stands for: then everything with a name is fetched.
+        fetch(&["+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*"], &[])?
+            .map_err(|reason| git.unreachable(&reason))?;
+    }
+    let object = format!("{commit}^{{commit}}");
+    let found = git.run(
+        GitAccess::Local,
+        &[directory, "rev-parse", "--quiet", "--verify", "--end-of-options", &object],
+        Vec::new(),
+        MAX_LIST_BYTES,
+    )?;
+    if found.as_deref().ok().map(|id| id.trim_ascii()) != Some(commit.as_bytes()) {
+        let message = format!("the repository `{}` has no commit {commit}", source.url);
+        return Err(Error::new(Code::SourceMismatch, message)
+            .hint("its history was rewritten: ask its maker, then rye bundle upgrade"));
+    }
+    let files = list_files(&git, directory, commit)?;
+    write_files(&git, directory, &files, &folder.path().join("bundle"))?;
+    Ok(folder)
+}
+
+/// A file of a commit.
+struct GitFile {
+    object: String,
+    size: u64,
+    path: BundlePath,
+}
+
+fn list_files(git: &GitCommand<'_>, directory: &str, commit: &str) -> Result<Vec<GitFile>> {
+    let prefix = git.source.path.as_deref().map(|path| format!("{path}/")).unwrap_or_default();
+    let inside = format!("{prefix}.ai/");
+    let arguments = [directory, "ls-tree", "-r", "-z", "-l", "--full-tree", commit, "--", inside.as_str()];
+    let output = git.run_checked(GitAccess::Local, &arguments, Vec::new(), MAX_LIST_BYTES)?;
+    let refused = |path: &str, reason: &str| {
+        let path = one_line(path);
+        Error::new(Code::FileRefused, format!("`{path}` of `{}`: {reason}", git.source.url))
+            .detail("path", path)
+            .hint("a bundle holds plain files and folders below `.ai/` only")
+    };
+    let limits = ArchiveLimits::default();
+    let (mut files, mut total) = (Vec::new(), 0);
+    for entry in output.split(|byte| *byte == 0).filter(|entry| !entry.is_empty()) {
+        let entry = String::from_utf8_lossy(entry).into_owned();
+        let (facts, path) = entry.split_once('\t').unwrap_or((&entry, ""));
+        let facts: Vec<&str> = facts.split_ascii_whitespace().collect();
+        let [mode, "blob", object, size] = facts.as_slice() else {
+            return Err(refused(path, "it is a submodule, not a file"));
+        };
+        if !mode.starts_with("100") {
+            return Err(refused(path, "it is a symbolic link"));
+        }
+        let size: u64 = size.parse().map_err(|_| refused(path, "its size cannot be read"))?;
+        total += size;
+        if size > limits.file_bytes || total > limits.total_bytes || files.len() >= limits.entries {
+            return Err(refused(path, "the bundle is larger than a bundle may be"));
+        }
+        let relative = path.strip_prefix(&prefix).unwrap_or(path);
+        let path = BundlePath::new(relative).map_err(|error| refused(path, error.reason))?;
+        files.push(GitFile { object: (*object).to_owned(), size, path });
+    }
+    if files.is_empty() {
+        let folder = git.source.path.as_deref().unwrap_or(".");
+        let message = format!("`{}` has no `.ai` in `{folder}` at {commit}", git.source.url);
+        return Err(Error::new(Code::NoManifest, message)
+            .hint("name the folder that holds the bundle's `.ai` with --path (`path` in bundles.toml)"));
+    }
+    Ok(files)
+}
+
+/// Writes the files, some of them at a time.
+fn write_files(git: &GitCommand<'_>, directory: &str, files: &[GitFile], into: &Path) -> Result<()> {
+    file::create_dirs(into, true)?;
+    let mut rest = files;
+    while !rest.is_empty() {
+        let mut bytes = 0;
+        let count = rest.iter().take_while(|file| {
+            let is_first = bytes == 0;
+            bytes += file.size + 1;
+            is_first || bytes <= BATCH_BYTES
+        });
+        let (batch, later) = rest.split_at(count.count().max(1));
+        rest = later;
+        let objects: String = batch.iter().map(|file| format!("{}\n", file.object)).collect();
+        let size: u64 = batch.iter().map(|file| file.size + 256).sum();
+        let output = git.run_checked(
+            GitAccess::Local,
+            &[directory, "cat-file", "--batch"],
+            objects.into_bytes(),
+            usize::try_from(size).unwrap_or(usize::MAX),
+        )?;
+        let mut output = output.as_slice();
+        for file in batch {
+            let content = take_object(&mut output, file)
+                .ok_or_else(|| git.unreachable("git gave something else than it was asked for"))?;
+            let parent = file.path.as_path().parent().unwrap_or(Path::new(""));
+            let folder = file::create_folders_beneath(into, parent, true)?;
+            let name = file.path.as_path().file_name().unwrap_or_default();
+            file::write_new(&folder.join(name), content, FileMode::Private)?;
+        }
+    }
+    Ok(())
+}
+
+/// The next object of `cat-file --batch`: a line with id, type and size, the bytes, a line break.
+fn take_object<'o>(output: &mut &'o [u8], file: &GitFile) -> Option<&'o [u8]> {
+    let end = output.iter().position(|byte| *byte == b'\n')?;
+    let header = std::str::from_utf8(&output[..end]).ok()?;
+    if header != format!("{} blob {}", file.object, file.size) {
+        return None;
+    }
+    let start = end + 1;
+    let size = usize::try_from(file.size).ok()?;
+    let content = output.get(start..start.checked_add(size)?)?;
+    if output.get(start + size) != Some(&b'\n') {
+        return None;
+    }
+    *output = &output[start + size + 1..];
+    Some(content)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tags_stand_for_their_commits() {
+        let (one, two, three) = ("1".repeat(40), "2".repeat(40), "3".repeat(40));
+        let output = format!(
+            "{one}\tHEAD\n{two}\trefs/tags/v1\n{three}\trefs/tags/v1^{{}}\nnot a line\nxyz\trefs/heads/x\n"
+        );
+        let refs = parse_refs(&output);
+        assert_eq!(
+            refs,
+            [
+                GitRef { name: "HEAD".to_owned(), commit: one },
+                GitRef { name: "refs/tags/v1".to_owned(), commit: three }
+            ]
+        );
+    }
+
+    #[test]
+    fn objects_are_taken_exactly() {
+        let file = |size| GitFile {
+            object: "abc".to_owned(),
+            size,
+            path: BundlePath::new(".ai/tools/a.py").expect("a path"),
+        };
+        let output = b"abc blob 3\nx\ny\nabc blob 0\n\n";
+        let mut rest = output.as_slice();
+        assert_eq!(take_object(&mut rest, &file(3)), Some(b"x\ny".as_slice()));
+        assert_eq!(take_object(&mut rest, &file(0)), Some(b"".as_slice()));
+        assert!(rest.is_empty());
+        assert_eq!(take_object(&mut output.as_slice(), &file(4)), None);
+        assert_eq!(take_object(&mut b"abc blob 3\nxy".as_slice(), &file(3)), None);
+        assert_eq!(take_object(&mut b"abc missing\n".as_slice(), &file(3)), None);
+    }
+
+    #[test]
+    fn failures_are_short() {
+        assert_eq!(failure_reason("hint: x\nfatal: no\x1b[31m way\nmore"), "fatal: no way");
+        assert_eq!(failure_reason(""), "git failed without a reason");
+    }
+}
