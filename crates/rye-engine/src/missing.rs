@@ -7,6 +7,7 @@ use rye_space::{AI_FOLDER, ItemFile, LocateError};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::verbs::search::complete_ids;
+use crate::verbs::sync;
 
 /// How many ids are suggested.
 const MAX_SUGGESTIONS: usize = 3;
@@ -51,6 +52,13 @@ impl Engine {
         let project = self.workspace.roots.project.as_ref();
         if let Some(folder) = project.filter(|folder| !folder.join(AI_FOLDER).is_dir()) {
             hints.push(format!("`{}` is not a project; make it one: rye init", folder.display()));
+        }
+        let missing = sync::missing_bundles(self);
+        if !missing.is_empty() {
+            let names = missing.iter().take(MAX_SUGGESTIONS).map(|id| format!("`{id}`")).collect::<Vec<_>>();
+            let command =
+                if self.workspace.is_project_approved { "rye sync" } else { "rye join && rye sync" };
+            hints.push(format!("bundles of the project are not installed ({}): {command}", names.join(", ")));
         }
         hints
     }

@@ -325,7 +325,9 @@ fn print_response(context: &CommandContext, done: &SyncResponse) -> CommandResul
             context.output.note(format_args!("{} {name}", paint(DIM, "wrote")));
         }
     }
-    if done.installed.is_empty() && done.removed.is_empty() {
+    if done.status == "unchanged" && done.unchanged.is_empty() {
+        context.output.print("the project asks for no bundles; add one: rye add SOURCE")?;
+    } else if done.installed.is_empty() && done.removed.is_empty() {
         let count = counted(done.unchanged.len(), "bundle");
         context.output.print(format_args!("{} {count} up to date", paint(SUCCESS, "✓")))?;
     }

@@ -76,7 +76,8 @@ fn assert_unchanged(member: &Member) {
     assert_eq!(done["status"], "unchanged", "{done}");
     assert_eq!(differences(&before, &snapshot(&member.user.project())), Vec::<String>::new());
     let human = member.ok(["sync"]);
-    assert!(human.stdout.contains("up to date"), "{human}");
+    let expected = if done["unchanged"] == json!([]) { "asks for no bundles" } else { "up to date" };
+    assert!(human.stdout.contains(expected), "{human}");
 }
 
 #[test]
@@ -89,6 +90,8 @@ fn colleague_clones_joins_syncs_and_runs() {
 
     let bob = Member::clone_of(&alice, "bob");
     assert!(!bob.user.project().join(".ai/tools/team/hi.py").exists(), "the bundle is not committed");
+    let missing = bob.run(["execute", "team/hi", "--json"]).error(3, "RYE0201");
+    assert!(missing["hints"].to_string().contains("rye join && rye sync"), "{missing}");
     let refused = refuse(&bob, &["sync"], 5, "RYE0905");
     assert!(refused["hints"].to_string().contains("rye join"), "{refused}");
     refuse(&bob, &["outdated"], 5, "RYE0905");
@@ -206,7 +209,11 @@ fn removed_bundles_leave_edited_files() {
     let left = read(&alice, MANIFEST);
     assert!(left.starts_with("# Ours.") && !left.contains("gifts"), "{left}");
     assert!(!read(&alice, LOCK).contains("gifts"));
-    assert_unchanged(&alice);
+    let done = alice.ok(["sync"]);
+    assert!(done.stdout.contains("asks for no bundles"), "{done}");
+    let outside = Member::new("carol");
+    let refused = refuse(&outside, &["sync"], 3, "RYE0202");
+    assert!(refused["hints"].to_string().contains("rye init"), "{refused}");
 }
 
 #[test]

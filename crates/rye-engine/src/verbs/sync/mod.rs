@@ -24,6 +24,7 @@ use rye_bundle::verify::VerifyFileProgress;
 use rye_item::diagnostic::attach_snippets;
 use rye_item::{BundleId, Diagnostic};
 use rye_space::approvals::Approvals;
+use rye_space::installed::installed_ids;
 
 pub use add::{AddRequest, prepare_add, prepare_remove};
 pub use apply::{SyncResponse, UnchangedBundle, apply};
@@ -62,6 +63,10 @@ impl ProjectBundles {
     /// # Errors
     /// When there is no project, or one of them is not valid: every problem, with its line.
     pub(crate) fn read(engine: &Engine) -> Result<Self> {
+        if !engine.workspace.roots.project_ai().is_some_and(|ai| ai.is_dir()) {
+            return Err(Error::new(Code::PathNotFound, "no project here: the folder has no `.ai`")
+                .hint("change into a project, or make one: rye init"));
+        }
         let mut found = Self::default();
         if let Some(bytes) = read_file(engine, PROJECT_MANIFEST_PATH)? {
             found.manifest_digest = Some(Digest::of(&bytes));
@@ -119,6 +124,14 @@ impl ProjectBundles {
 pub fn manifest_ids(engine: &Engine) -> Vec<String> {
     let project = ProjectBundles::read(engine).unwrap_or_default();
     project.manifest.bundles().iter().map(|bundle| bundle.id.to_string()).collect()
+}
+
+/// The bundles that the project's manifest asks for and that are not installed; none if it cannot be read.
+pub(crate) fn missing_bundles(engine: &Engine) -> Vec<BundleId> {
+    let project = ProjectBundles::read(engine).unwrap_or_default();
+    let installed = engine.workspace.roots.project_ai().map(|ai| installed_ids(&ai)).unwrap_or_default();
+    let wanted = project.manifest.bundles().iter().map(|bundle| &bundle.id);
+    wanted.filter(|id| !installed.contains(id)).cloned().collect()
 }
 
 fn file_path(text: &str) -> Result<BundlePath> {
