@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use cargo_metadata::{DependencyKind, Metadata, MetadataCommand};
 
 /// Which crate of the workspace may depend on which others, tests aside.
-const EDGES: [(&str, &[&str]); 19] = [
+const EDGES: [(&str, &[&str]); 20] = [
     ("lillux-hash", &[]),
     ("lillux", &["lillux-hash"]),
     ("rye-item", &[]),
@@ -19,6 +19,7 @@ const EDGES: [(&str, &[&str]); 19] = [
     ("rye-store", &["lillux-hash", "rye-item", "rye-thread"]),
     ("rye-store-sqlite", &["lillux", "rye-item", "rye-store", "rye-thread"]),
     ("rye-model", &["lillux", "rye-item", "rye-thread"]),
+    ("rye-import", &["lillux-hash", "rye-item"]),
     ("rye-bundle", &["lillux", "rye-item", "rye-space", "rye-trust"]),
     (
         "rye-engine",
@@ -58,6 +59,7 @@ const EDGES: [(&str, &[&str]); 19] = [
             "rye-agent",
             "rye-daemon",
             "rye-engine",
+            "rye-import",
             "rye-item",
             "rye-model",
             "rye-server",

@@ -11,14 +11,16 @@ use crate::text::nearest;
 const POLICY_TAGS: [&str; 5] = ["hooks", "limits", "model", "model_class", "permissions"];
 
 /// The tags of `<metadata>`.
-const METADATA_TAGS: [&str; 13] = [
+const METADATA_TAGS: [&str; 15] = [
     "author",
     "category",
     "context",
     "continuation_directive",
     "description",
+    "export",
     "extends",
     "hooks",
+    "imported",
     "limits",
     "model",
     "model_class",

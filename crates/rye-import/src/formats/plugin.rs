@@ -1,0 +1,149 @@
+//! Manifests of plugins and marketplaces. What a plugin holds are units of their own; here is what speaks for all of it.
+
+use serde_json::Value;
+
+use super::{hooks, parse_json, server, version};
+use crate::detect::SourceFormat;
+use crate::names::segment;
+use crate::plan::{ImportNote, NoteKind, PluginFacts, RefusedSource, UnitContext, UnitPlan};
+use crate::tree::SourcePath;
+
+/// The fields of an Agent Plugin's manifest; there are no others.
+const AGENT_PLUGIN_FIELDS: [&str; 10] = [
+    "$schema",
+    "name",
+    "version",
+    "description",
+    "author",
+    "homepage",
+    "repository",
+    "license",
+    "keywords",
+    "extensions",
+];
+/// Fields of a Claude plugin that name places.
+const PATH_FIELDS: [&str; 6] = ["commands", "agents", "skills", "hooks", "mcpServers", "outputStyles"];
+
+/// Reads what a manifest says of the whole plugin.
+pub(crate) fn plugin_facts(context: &UnitContext<'_>, facts: &mut PluginFacts) {
+    let manifest = context.text().and_then(parse_json);
+    let manifest = match manifest {
+        Ok(manifest) if manifest.is_object() => manifest,
+        Ok(_) => {
+            facts.refusal = Some("its plugin's manifest is not a map".to_owned());
+            return;
+        }
+        Err(reason) => {
+            facts.refusal = Some(format!("its plugin's manifest cannot be used: {reason}"));
+            return;
+        }
+    };
+    if let Some(name) = manifest["name"].as_str() {
+        facts.name = Some(segment(name));
+    }
+    facts.version = version(manifest["version"].as_str());
+    let root = context.unit.plugin_root.as_deref().unwrap_or_default();
+    for field in PATH_FIELDS {
+        let named = match &manifest[field] {
+            Value::String(path) => vec![path.as_str()],
+            Value::Array(paths) => paths.iter().filter_map(Value::as_str).collect(),
+            _ => Vec::new(),
+        };
+        if let Some(path) = named.into_iter().find(|path| SourcePath::resolve(root, path).is_err()) {
+            facts.refusal = Some(format!("its plugin's manifest names `{path}`, which leaves its folder"));
+        }
+    }
+    let mut found = hooks::commands(&manifest["hooks"]).into_iter();
+    if let Some(note) = found.find(|note| note.text.contains("(it runs a download)")) {
+        facts.refusal = Some(format!("its plugin has a hook that runs a download: {}", note.text));
+    }
+}
+
+/// Reads a plugin's manifest.
+pub(super) fn read(context: &UnitContext<'_>) -> Result<UnitPlan, String> {
+    let manifest = parse_json(context.text()?)?;
+    let name = manifest["name"].as_str().ok_or("its manifest has no name")?;
+    if segment(name).eq_ignore_ascii_case("rye") {
+        return Err("a plugin called `rye` would be named like items of rye itself".to_owned());
+    }
+    let mut plan = UnitPlan { notes: hooks::commands(&manifest["hooks"]), ..UnitPlan::default() };
+    if let Some(servers) = manifest["mcpServers"].as_object() {
+        let found = server::read_servers(context, servers)?;
+        plan.items = found.items;
+        plan.refused = found.refused;
+        plan.notes.extend(found.notes);
+    }
+    let fields = manifest.as_object().into_iter().flatten().map(|(key, _)| key.as_str());
+    match context.unit.format {
+        SourceFormat::AgentPlugin => {
+            let is_agent_plugin =
+                manifest["$schema"].as_str().is_some_and(|schema| schema.contains("agent-plugins.org"));
+            for field in fields.filter(|field| is_agent_plugin && !AGENT_PLUGIN_FIELDS.contains(field)) {
+                plan.notes.push(ImportNote::new(
+                    NoteKind::Warning,
+                    format!("`{field}` is not a field of an Agent Plugin"),
+                ));
+            }
+        }
+        _ => {
+            for field in fields.filter(|field| {
+                ["lspServers", "outputStyles", "monitors", "dependencies", "userConfig", "channels"]
+                    .contains(field)
+            }) {
+                plan.notes.push(ImportNote::new(NoteKind::Lost, format!("`{field}` has no place here")));
+            }
+            for field in ["commands", "agents", "skills"] {
+                if !manifest[field].is_null() {
+                    plan.notes.push(ImportNote::new(NoteKind::Warning, format!("`{field}` names places of its own: only `{field}/` and skill folders are looked at")));
+                }
+            }
+        }
+    }
+    Ok(plan)
+}
+
+/// Reads a marketplace: plugins beside it are units of their own, those elsewhere are named.
+pub(super) fn read_marketplace(context: &UnitContext<'_>) -> Result<UnitPlan, String> {
+    let document = parse_json(context.text()?)?;
+    let plugins = document["plugins"].as_array().ok_or("it lists no plugins")?;
+    let mut plan = UnitPlan::default();
+    let path = context.unit.path.as_str();
+    let folder = context.unit.path.folder();
+    let root = folder
+        .strip_suffix(".claude-plugin")
+        .or_else(|| folder.strip_suffix(".github/plugin"))
+        .unwrap_or(folder);
+    let root = root.trim_end_matches('/');
+    let base = document["metadata"]["pluginRoot"].as_str().unwrap_or_default();
+    for plugin in plugins {
+        let name = rye_item::text::one_line(plugin["name"].as_str().unwrap_or("unnamed"));
+        let refuse = |reason: String| RefusedSource {
+            source: format!("{} ({name})", context.listing.display_path(path)),
+            reason,
+        };
+        match &plugin["source"] {
+            Value::String(source) => {
+                let place = crate::tree::join(
+                    base.trim_start_matches("./").trim_end_matches('/'),
+                    source.trim_start_matches("./"),
+                );
+                match SourcePath::resolve(root, &place) {
+                    Err(_) => plan
+                        .refused
+                        .push(refuse(format!("its source `{source}` leaves the marketplace's folder"))),
+                    Ok(place) if context.listing.below(&place).next().is_none() => {
+                        plan.refused.push(refuse(format!("its source `{source}` is not there")));
+                    }
+                    Ok(_) => {}
+                }
+            }
+            source => {
+                let keys = ["url", "repo", "package", "path"];
+                let address = keys.iter().find_map(|key| source[key].as_str()).unwrap_or("elsewhere");
+                let kind = source["source"].as_str().unwrap_or("unknown");
+                plan.refused.push(refuse(format!("its source is {kind} `{address}`: nothing is fetched; clone it, then rye import the folder")));
+            }
+        }
+    }
+    Ok(plan)
+}
