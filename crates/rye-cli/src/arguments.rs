@@ -6,6 +6,7 @@
 // `[TYPE]` in a help text is not a link.
 #![allow(rustdoc::broken_intra_doc_links)]
 
+mod import;
 mod install;
 mod lock;
 mod mcp;
@@ -24,6 +25,7 @@ use rye_item::space::SpaceTier;
 use crate::completion;
 use crate::global::GlobalArguments;
 
+pub use import::{ExportArguments, ImportArguments};
 pub use install::{ConflictArguments, InstallArguments, RollbackArguments, UninstallArguments};
 pub use lock::LockCommand;
 pub use mcp::{InstallationCommand, McpArguments, McpCommand};
@@ -164,6 +166,10 @@ pub enum CliCommand {
     Sync(SyncArguments),
     /// Show which bundles of the project have newer versions
     Outdated(OutdatedArguments),
+    /// Bring in skills, agents, commands, rules, plugins and MCP servers of other clients, signed
+    Import(ImportArguments),
+    /// Write signed items as the files of a client
+    Export(ExportArguments),
     /// Run the MCP server, over stdio or HTTP
     Mcp(McpArguments),
     /// Run the daemon that runs threads in the background

@@ -262,6 +262,8 @@ codes! {
     ClientConfig = "RYE1005", Failed;
     /// The server cannot listen or speak.
     Serving = "RYE1006", Failed;
+    /// Files of a client are not as the signed items say.
+    StaleExport = "RYE1007", Failed;
     /// A thread has no grant for what it asks.
     PermissionDenied = "RYE1121", Denied;
     /// A thread would have grants whose risk was not acknowledged.

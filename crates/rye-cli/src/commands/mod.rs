@@ -6,6 +6,8 @@ mod ci;
 mod config;
 mod dry_run;
 mod execute;
+mod export;
+mod import;
 mod in_sandbox;
 mod install;
 mod installation;
@@ -251,6 +253,8 @@ pub fn run(arguments: &Arguments) -> CommandResult {
         CliCommand::Outdated(arguments) => {
             project_bundles::outdated(&CommandContext::open(global)?, arguments)
         }
+        CliCommand::Import(arguments) => import::import(&CommandContext::open(global)?, arguments),
+        CliCommand::Export(arguments) => export::export(&CommandContext::open(global)?, arguments),
         CliCommand::Mcp(arguments) => mcp::run(global, arguments),
         CliCommand::Background { keys } => background::run(keys),
         CliCommand::Ci => ci::ci(&CommandContext::open(global)?),

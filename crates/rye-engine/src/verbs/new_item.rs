@@ -198,7 +198,10 @@ pub fn create_bundle_items(
 }
 
 /// The `.ai` folder of a space that exists.
-pub(crate) fn space_folder(engine: &Engine, tier: SpaceTier) -> Result<PathBuf> {
+///
+/// # Errors
+/// When there is no project, or the space cannot be written.
+pub fn space_folder(engine: &Engine, tier: SpaceTier) -> Result<PathBuf> {
     let space = match tier {
         SpaceTier::Project => Space::Project,
         SpaceTier::User => Space::User,

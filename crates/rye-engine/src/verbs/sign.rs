@@ -168,6 +168,42 @@ pub fn sign_approved(
     Ok(signed)
 }
 
+/// The signed bytes of an item that is not written yet: checked as any item is, so that no unsigned file has to lie in a space.
+///
+/// # Errors
+/// When it is not valid, cannot carry a signature, or there is no key.
+pub fn sign_unwritten(
+    engine: &Engine,
+    item: &ItemRef,
+    tier: SpaceTier,
+    extension: &str,
+    text: String,
+) -> Result<Vec<u8>> {
+    let ai = crate::verbs::new_item::space_folder(engine, tier)?;
+    let space = if tier == SpaceTier::User { Space::User } else { Space::Project };
+    let path = ai.join(format!("{}/{}{extension}", item.item_type.folder(), item.id));
+    let located = ItemFile::new(
+        item.clone(),
+        space,
+        path.clone(),
+        extension.to_owned(),
+        std::borrow::Cow::Owned(text.into_bytes()),
+        std::sync::Arc::clone(engine.workspace.spaces.extractors()),
+    );
+    let format = located.format().ok_or_else(|| {
+        Error::new(Code::Unsignable, format!("a {extension} file cannot carry a signature line"))
+            .for_item(item)
+    })?;
+    let checks = check_item(engine, &located);
+    if !checks.problems.is_empty() {
+        return Err(checks.into_error(item, &path));
+    }
+    Ok(match sign_bytes(located.bytes(), format, &engine.signing_key()?, &engine.now()?) {
+        SignOutcome::Unchanged(_) => located.bytes().to_vec(),
+        SignOutcome::Written { bytes, .. } => bytes,
+    })
+}
+
 /// The item as it would be signed: found and valid.
 ///
 /// # Errors

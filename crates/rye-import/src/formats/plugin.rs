@@ -112,6 +112,7 @@ pub(super) fn read_marketplace(context: &UnitContext<'_>) -> Result<UnitPlan, St
     let root = folder
         .strip_suffix(".claude-plugin")
         .or_else(|| folder.strip_suffix(".github/plugin"))
+        .or_else(|| folder.strip_suffix(".agents/plugins"))
         .unwrap_or(folder);
     let root = root.trim_end_matches('/');
     let base = document["metadata"]["pluginRoot"].as_str().unwrap_or_default();
@@ -121,8 +122,19 @@ pub(super) fn read_marketplace(context: &UnitContext<'_>) -> Result<UnitPlan, St
             source: format!("{} ({name})", context.listing.display_path(path)),
             reason,
         };
-        match &plugin["source"] {
-            Value::String(source) => {
+        let listed = &plugin["source"];
+        // Some write a path beside the marketplace as an object.
+        let is_path = |source: &&str| source.starts_with("./") || source.starts_with("../");
+        let path_source = listed
+            .as_str()
+            .or_else(|| ["path", "url"].iter().find_map(|key| listed[key].as_str().filter(is_path)));
+        let is_elsewhere = listed
+            .get("url")
+            .or(listed.get("repo"))
+            .and_then(Value::as_str)
+            .is_some_and(|address| !is_path(&address));
+        match path_source.filter(|_| !is_elsewhere) {
+            Some(source) => {
                 let place = crate::tree::join(
                     base.trim_start_matches("./").trim_end_matches('/'),
                     source.trim_start_matches("./"),
@@ -137,7 +149,8 @@ pub(super) fn read_marketplace(context: &UnitContext<'_>) -> Result<UnitPlan, St
                     Ok(_) => {}
                 }
             }
-            source => {
+            None => {
+                let source = listed;
                 let keys = ["url", "repo", "package", "path"];
                 let address = keys.iter().find_map(|key| source[key].as_str()).unwrap_or("elsewhere");
                 let kind = source["source"].as_str().unwrap_or("unknown");

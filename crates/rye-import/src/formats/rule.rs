@@ -87,7 +87,8 @@ fn place(context: &UnitContext<'_>) -> (&'static str, String) {
         let full = format!("/{full}");
         full.rfind(mark).map(|at| full[at + mark.len()..].to_owned())
     });
-    let name = below.unwrap_or_else(|| path.name().to_owned());
+    // Outside of such a folder its own folder tells it from others of its name.
+    let name = below.unwrap_or_else(|| path.as_str().to_owned());
     let endings = [".instructions.md", ".mdc", ".md"];
     let stem = endings.iter().find_map(|ending| name.strip_suffix(ending)).unwrap_or(&name);
     ("rules", stem.to_owned())

@@ -236,7 +236,13 @@ fn read_files(
             .bytes(path)
             .ok_or_else(|| format!("`{relative}` is too large or could not be read"))?;
         let text = std::str::from_utf8(bytes).ok().filter(|text| !text.contains('\0'));
-        if let Some(found) = text.filter(|_| !context.options.allow_hidden).and_then(describe_hidden) {
+        let is_page = [".md", ".yaml", ".yml"].iter().any(|ending| relative.ends_with(ending));
+        let is_program = text.is_some_and(|text| script::is_script(&relative, text, is_executable));
+        // Bytes that only happen to be text are not read as text.
+        let is_control = |character: char| character.is_control() && !"\n\r\t\u{c}\u{1b}".contains(character);
+        let is_read = is_page || is_program || !text.is_some_and(|text| text.contains(is_control));
+        let looked_at = text.filter(|_| is_read && !context.options.allow_hidden);
+        if let Some(found) = looked_at.and_then(describe_hidden) {
             return Err(format!("`{relative}` has a {found}"));
         }
         let mut file = ImportedFile {
@@ -245,7 +251,6 @@ fn read_files(
             path: None,
             executable: is_executable,
         };
-        let is_page = [".md", ".yaml", ".yml"].iter().any(|ending| relative.ends_with(ending));
         match text {
             Some(text) if is_page => {
                 let item = page(context, home, &relative, path, text, plan)?;
@@ -256,7 +261,7 @@ fn read_files(
             _ => {
                 let kept = format!("knowledge/{home}/{}", segments(&relative));
                 taken_once(&mut taken, &kept, &relative)?;
-                if let Some(text) = text.filter(|text| script::is_script(&relative, text, is_executable)) {
+                if let Some(text) = text.filter(|_| is_program) {
                     let found =
                         findings(text).into_iter().map(|(_, text)| format!("; {text}")).collect::<String>();
                     notes.push(ImportNote::new(

@@ -106,6 +106,7 @@ fn rules_keep_their_triggers() {
             "---\ndescription: TypeScript\nglobs: **/*.ts, *.tsx\nalwaysApply: false\n---\n\n# TS\n",
         ),
         (".github/instructions/py.instructions.md", "---\napplyTo: '**/*.py'\n---\nPython\n"),
+        ("old/kit/ts.mdc", "Other\n"),
         ("AGENTS.md", "# Agents\n"),
         ("docs/CLAUDE.md", "See @AGENTS.md\n"),
         (".github/copilot-instructions.md", "Hi\n"),
@@ -118,7 +119,8 @@ fn rules_keep_their_triggers() {
     );
     item(&plan, "knowledge:instructions/agents");
     item(&plan, "knowledge:instructions/docs/claude");
-    assert_eq!(plan.items.len(), 5);
+    item(&plan, "knowledge:rules/old/kit/ts");
+    assert_eq!(plan.items.len(), 6);
 }
 
 #[test]
@@ -157,7 +159,7 @@ fn plugins_are_categories_of_their_name() {
     let plan = plan(&[
         (
             ".claude-plugin/marketplace.json",
-            r#"{"name": "m", "plugins": [{"name": "a", "source": "./plugins/a"}, {"name": "b", "source": {"source": "url", "url": "https://x.y/b.git"}}, {"name": "c", "source": "../../etc"}]}"#,
+            r#"{"name": "m", "plugins": [{"name": "a", "source": "./plugins/a"}, {"name": "b", "source": {"source": "url", "url": "https://x.y/b.git"}}, {"name": "c", "source": "../../etc"}, {"name": "d", "source": {"source": "local", "path": "./plugins/a"}}]}"#,
         ),
         ("plugins/a/.claude-plugin/plugin.json", r#"{"name": "team-kit", "version": "2.1.0"}"#),
         ("plugins/a/skills/one/SKILL.md", "---\nname: one\ndescription: d\n---\nOne\n"),
@@ -185,7 +187,9 @@ fn plugins_are_categories_of_their_name() {
         words(&plan)
     );
     assert!(
-        words(&plan).contains("url `https://x.y/b.git`") && words(&plan).contains("leaves the marketplace"),
+        words(&plan).contains("url `https://x.y/b.git`")
+            && words(&plan).contains("leaves the marketplace")
+            && plan.refused.len() == 2,
         "{}",
         words(&plan)
     );

@@ -1,0 +1,97 @@
+//! Arguments of `rye import` and `rye export`.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum, ValueHint};
+use rye_import::ExportClient;
+
+use super::{ConflictArguments, WritableSpace};
+
+// `rye import`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "rye import --all\nrye import .claude/skills/pdf --scripts\nrye import ./some-plugin --as bundle some-plugin --dry-run\n\nHooks are listed and never imported. Nothing is fetched: clone a repository, then import the folder."
+)]
+pub struct ImportArguments {
+    /// Folders or files: skills, agents, commands, rules, plugins, MCP configurations
+    #[arg(value_name = "PATH", value_hint = ValueHint::AnyPath, required_unless_present = "all")]
+    pub paths: Vec<PathBuf>,
+    /// Everything that clients keep in this project: .claude, .agents, .codex, .cursor, .github, AGENTS.md, .mcp.json, …
+    #[arg(long, conflicts_with = "paths")]
+    pub all: bool,
+    /// Where the items go
+    #[arg(long, value_name = "SPACE", default_value = "project")]
+    pub to: WritableSpace,
+    /// Put the items below ID, and make a bundle of them
+    #[arg(long = "as", num_args = 2, value_names = ["bundle", "ID"])]
+    pub bundle: Vec<String>,
+    /// Make tools of the .py and .sh scripts of skills
+    #[arg(long)]
+    pub scripts: bool,
+    /// Import texts with hidden characters too
+    #[arg(long)]
+    pub allow_hidden: bool,
+    /// What happens to items that were changed here and in the source.
+    #[command(flatten)]
+    pub conflict: ConflictArguments,
+    /// Show the plan without changing anything
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Do not prompt
+    #[arg(short, long)]
+    pub yes: bool,
+}
+
+/// A client to export for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ExportTarget {
+    /// .claude/: skills, agents, commands, rules; CLAUDE.md; .mcp.json
+    ClaudeCode,
+    /// .agents/skills, .codex/agents, AGENTS.md
+    Codex,
+    /// .cursor/: skills, agents, commands, rules; AGENTS.md
+    Cursor,
+    /// .gemini/: skills, agents, commands; GEMINI.md
+    Gemini,
+    /// .agents/skills, AGENTS.md
+    Agents,
+    /// An Agent Plugin in agent-plugin/
+    AgentPlugin,
+}
+
+impl ExportTarget {
+    /// The client.
+    pub fn client(self) -> ExportClient {
+        match self {
+            Self::ClaudeCode => ExportClient::ClaudeCode,
+            Self::Codex => ExportClient::Codex,
+            Self::Cursor => ExportClient::Cursor,
+            Self::Gemini => ExportClient::Gemini,
+            Self::Agents => ExportClient::Agents,
+            Self::AgentPlugin => ExportClient::AgentPlugin,
+        }
+    }
+}
+
+// `rye export`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "rye export claude-code\nrye export cursor skills/pdf --yes\nrye export --check\n\nWithout ITEM: what was imported, and what says `export: true`. A file that was not written by an export, or was edited since, is never overwritten."
+)]
+pub struct ExportArguments {
+    /// The client [with --check: default every client exported for]
+    #[arg(value_name = "CLIENT", required_unless_present = "check")]
+    pub client: Option<ExportTarget>,
+    /// Items to export, such as skills/pdf or directive:agents/reviewer
+    #[arg(value_name = "ITEM")]
+    pub items: Vec<String>,
+    /// Say what is stale, and change nothing; the exit code is 1 if something is
+    #[arg(long, conflicts_with_all = ["watch", "yes"])]
+    pub check: bool,
+    /// Export again after each change, until interrupted
+    #[arg(long)]
+    pub watch: bool,
+    /// Do not prompt
+    #[arg(short, long)]
+    pub yes: bool,
+}
