@@ -48,7 +48,7 @@ fn read(workspace: &Workspace, is_strict: bool) -> Result<ThreadConfig> {
         let id = ItemId::new(format!("agent/{name}"))?;
         let (merged, layers) = workspace.config_with_layers(&id);
         // A file that cannot be read may have said less, or guarded something: nothing is run as if it were not there.
-        // A bundle that nobody approved says nothing either way.
+        // A bundle that is not approved says nothing either way.
         let is_unread = |ignored_key: &&IgnoredSetting| {
             is_strict && ignored_key.key == "*" && !matches!(ignored_key.space, Space::System(_))
         };

@@ -44,7 +44,7 @@ pub trait Dispatcher: Send + Sync {
         cancel: &CancelToken,
     ) -> Value;
 
-    /// The same for what takes no longer than asking somebody else to do it; `None` for the rest, of which nothing was
+    /// The same for what takes no longer than handing it to a worker; `None` for the rest, of which nothing was
     /// done.
     fn try_dispatch_inline(
         &self,
@@ -56,7 +56,7 @@ pub trait Dispatcher: Send + Sync {
     }
 }
 
-/// Gives the engine as it is now: whoever keeps it opens it anew when something has changed.
+/// Gives the engine as it is now: its owner opens it again when something has changed.
 pub type EngineProvider = dyn Fn() -> Result<Arc<Engine>> + Send + Sync;
 
 /// Dispatches to the engine.
@@ -304,7 +304,7 @@ fn is_true(value: Option<&Value>) -> bool {
     matches!(value, Some(Value::Bool(true))) || value.and_then(Value::as_str) == Some("true")
 }
 
-/// The engine's policy for agents. In a thread nobody can be asked.
+/// The engine's policy for agents. In a thread there is no person to ask.
 fn sign_check(engine: &Engine) -> impl Fn(&SignTarget<'_>) -> Result<Option<Digest>> + '_ {
     move |target| {
         let (item_type, id) = (target.item_type, rye_item::text::one_line(target.id));

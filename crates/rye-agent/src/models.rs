@@ -20,7 +20,7 @@ use crate::spec::FallbackModel;
 
 /// Where provider items live.
 pub const PROVIDERS_PREFIX: &str = "rye/agent/providers";
-/// The provider that asks nobody.
+/// The provider that asks no model.
 pub const OFFLINE_PROVIDER: &str = "offline";
 /// The tier of who says nothing.
 const DEFAULT_TIER: &str = "general";
@@ -53,7 +53,7 @@ pub struct ModelChoice {
     pub model: String,
     /// The provider's file.
     pub file: ProviderFile,
-    /// What it costs; `None` where nobody is charged, or nobody knows and money is not limited.
+    /// What it costs; `None` where nothing is charged, or the price is unknown and money is not limited.
     pub price: Option<TokenPrice>,
     /// How many tokens it can look at.
     pub context_window: u64,

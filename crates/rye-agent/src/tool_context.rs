@@ -45,7 +45,7 @@ pub struct ThreadContext {
     pub thread_id: ThreadId,
     /// What it has used.
     pub cost: Cost,
-    /// Whether somebody asked it to end.
+    /// Whether it was asked to end.
     pub is_cancelled: bool,
     /// What its frozen configuration says.
     pub config: Arc<dyn FrozenConfig>,

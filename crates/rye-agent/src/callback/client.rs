@@ -11,12 +11,12 @@ use serde_json::{Value, json};
 use super::frame::{self, WaitLimit};
 use super::token::MAX_TOKEN_BYTES;
 
-/// Somebody at a door.
+/// A client of a callback channel.
 #[derive(Debug)]
 pub struct CallbackClient {
     token: Vec<u8>,
     channel: OwnedFd,
-    /// Conversations that nobody uses at the moment: one request after the other goes over each.
+    /// Idle connections: one request after the other goes over each.
     idle_connections: Mutex<Vec<OwnedFd>>,
 }
 
@@ -40,7 +40,7 @@ impl CallbackClient {
     /// Asks for an action, and waits for its answer: what a verb would have answered.
     ///
     /// # Errors
-    /// When nobody answers.
+    /// When there is no answer.
     pub fn request(&self, action: &Value) -> Result<Value> {
         let idle = self.idle_connections.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let socket = match idle {

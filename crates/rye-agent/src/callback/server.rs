@@ -41,11 +41,11 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Characters of a request's parameters that are written down.
 const MAX_RECORDED_CHARS: usize = 4096;
 
-/// A door that stands open until it is dropped. Then nobody is served any more, and nothing goes on that it began.
+/// A callback server that runs until it is dropped. Then no request is served any more, and what it began is stopped.
 #[derive(Debug)]
 pub(super) struct CallbackServer {
     listener: OwnedFd,
-    /// The tool's end: held, so that the bell is silent until somebody knocks.
+    /// The tool's end: held, so that the listener stays silent until a client connects.
     client_fd: OwnedFd,
     token: OwnedFd,
     session: Arc<CallbackSession>,
@@ -98,7 +98,7 @@ impl CallbackChannel for CallbackServer {
     }
 
     fn on_connect(&self) {
-        // Without a descriptor or a thread nobody answers, and whoever knocks hears so when the tool has ended.
+        // Without a descriptor or a thread there is no answer, and clients learn so when the tool has ended.
         let Ok(listener) = self.listener.try_clone() else { return };
         let session = Arc::clone(&self.session);
         let work = move || accept_connections(&listener, &session);
@@ -141,7 +141,7 @@ fn accept_connections(listener: &OwnedFd, session: &CallbackSession) {
             connections.acquire(&session.ended);
             let connections = &connections;
             let serve = move || {
-                // Whoever talks nonsense or leaves is done with.
+                // A client that sends malformed requests or leaves is disconnected.
                 let _ = session.serve_connection(&token, &socket);
                 connections.release();
             };
@@ -157,7 +157,7 @@ fn accept_connections(listener: &OwnedFd, session: &CallbackSession) {
 struct ConnectionLimit(Mutex<usize>, Condvar);
 
 impl ConnectionLimit {
-    /// Waits until there is room, or nobody is served any more.
+    /// Waits until there is room, or the server has stopped.
     fn acquire(&self, ended: &CancelToken) {
         let mut count = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         while *count >= MAX_CONNECTIONS && !ended.is_cancelled() {

@@ -36,7 +36,7 @@ pub(super) struct TokenClaims {
 pub enum TokenError {
     /// It is no token.
     Malformed,
-    /// Nobody here signed it, or it was changed.
+    /// Its signature is invalid: made with another key, or it was changed.
     Forged,
     /// Its time is over.
     Expired,

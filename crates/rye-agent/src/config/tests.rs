@@ -290,7 +290,7 @@ fn untrusted_project_config_is_ignored() {
     ] {
         write_signed(&author, "project", name, text);
     }
-    // Somebody else has it: another key, nothing approved; and again in a project of their own, approved.
+    // Another user has it: another key, nothing approved; and again in a project of their own, approved.
     for user in [TestContext::new(), approved_world()] {
         for name in ["resilience", "hook_conditions", "capability_risk", "events", "agent", "hooks"] {
             let file = format!("project/.ai/config/agent/{name}.yaml");

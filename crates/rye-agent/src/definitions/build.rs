@@ -196,7 +196,7 @@ impl DefinitionsBuilder {
             let tool = match chain_cache::build_valid_chain(engine, &item, None) {
                 Ok((chain, _)) => chain.tool().clone(),
                 Err(error) => {
-                    // Machinery has no chain of its own; a tool that nobody vouches for is worth a word.
+                    // Machinery has no chain of its own; a tool without a trusted signature is worth a notice.
                     if is_named || error.code.kind() == ErrorKind::Integrity {
                         self.skip(&item, &error.message);
                     }

@@ -189,14 +189,14 @@ impl ThreadDriver {
         }
         self.notify_released();
         match self.write_due_files(is_stop) {
-            // It has ended or stopped, and the journal says so: its files are written again by whoever reads them.
+            // It has ended or stopped, and the journal says so: its files are written again by the next command that reads them.
             Err(_) if is_stop => {}
             written => written?,
         }
         let refused = match committed {
             CommitOutcome::Done => None,
             CommitOutcome::Refused(refusal) => Some(ThreadEvent::BudgetRefused(refusal)),
-            // Somebody ended it by force: nothing of this was written.
+            // It was ended by force: nothing of this was written.
             CommitOutcome::Ended { status, .. } => return Err(DriverError::EndedElsewhere(status)),
         };
         for start in batch.effects {
@@ -207,7 +207,7 @@ impl ThreadDriver {
         Ok(refused)
     }
 
-    /// What is durable is told to whoever listens.
+    /// Tells listeners what is durable.
     pub(super) fn notify_released(&mut self) {
         let lines = self.transcript.release();
         if let Some(listener) = &self.deps.listener {

@@ -48,7 +48,7 @@ pub use blocking::{BlockingExecutor, BlockingWork, SlottedPool, system_jitter};
 pub use budget_wait::{PlaceRequest, wait_for_place};
 pub use transcript_writer::TranscriptWriter;
 
-/// Something that will be there later.
+/// A boxed future.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Where a thread's records go; durable when the answer is there.
@@ -116,7 +116,7 @@ impl ChildHandle {
 
     /// The child exists.
     pub fn notify_started(&self, directive: &str) {
-        // Nobody listens any more once the parent has stopped.
+        // The receiver is gone once the parent has stopped.
         let _ = self.sender.send((self.index, self.child.clone(), directive.to_owned()));
     }
 }
@@ -146,7 +146,7 @@ pub trait MillisClock: Send + Sync {
     }
 }
 
-/// What a thread's driver needs of the world.
+/// Dependencies injected into the driver.
 #[derive(Clone)]
 pub struct DriverDeps {
     /// Where records go.
@@ -209,7 +209,7 @@ pub enum DriverError {
     /// The journal failed.
     #[error(transparent)]
     Store(#[from] ThreadStoreError),
-    /// Somebody ended it.
+    /// Another process ended it.
     #[error("it was ended by another process: {0}")]
     EndedElsewhere(crate::status::ThreadStatus),
     /// An event of the thread does not fit its schema.

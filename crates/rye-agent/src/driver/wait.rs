@@ -1,5 +1,4 @@
-//! Waiting: for the model, tools, hooks, children, a pause, the end of the thread's time, or somebody who wants it to
-//! end.
+//! Waiting: for the model, tools, hooks, children, a pause, the end of the thread's time, or a request to end it.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -88,7 +87,7 @@ impl ModelCall {
     }
 }
 
-/// How many pieces on their way are kept apart for whoever hears them. When nobody keeps up, the next are put together.
+/// How many pieces of an answer are queued for listeners. When they do not keep up, the next pieces are merged.
 const MAX_QUEUED_DELTAS: usize = 256;
 
 /// Words of the model on their way.
@@ -256,7 +255,7 @@ impl ThreadDriver {
                     self.in_flight.hook_deadline = None;
                     return Ok(ThreadEvent::HookDone { result });
                 }
-                // Nobody ends a call alone: the whole process is ending, and what came of the call is not known.
+                // A call is never aborted alone: the whole process is ending, and what came of the call is not known.
                 WakeReason::Task(Some(Err(error))) if error.is_cancelled() => std::future::pending().await,
                 WakeReason::Task(Some(Err(error))) => return Ok(self.failed_task_event(&error.to_string())),
                 WakeReason::Task(None) => {}

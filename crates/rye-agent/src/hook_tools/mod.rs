@@ -102,7 +102,7 @@ impl NativeTool for UserThreadTool {
     }
 }
 
-/// What a thread does itself when its model calls it; anybody else is told what to do instead.
+/// Tools that a thread runs itself when its model calls them; any other caller gets an error that names the alternative.
 struct ThreadOnlyTool {
     name: &'static str,
     alternative: &'static str,

@@ -108,7 +108,7 @@ pub(super) fn persist_state(_parameters: &Map<String, Value>, context: &ThreadCo
     json!({"success": true, "persisted": true, "thread_id": context.thread_id})
 }
 
-/// `cancel_checker`: whether somebody asked the thread to end.
+/// `cancel_checker`: whether the thread was asked to end.
 pub(super) fn check_cancel(_parameters: &Map<String, Value>, context: &ThreadContext) -> Value {
     json!({"success": true, "cancelled": context.is_cancelled})
 }

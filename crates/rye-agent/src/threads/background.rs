@@ -22,7 +22,7 @@ pub trait BackgroundHost: Send + Sync {
     /// used are found again, whatever dies meanwhile. It blocks.
     ///
     /// # Errors
-    /// When there is no such process to be had; then nobody is left to.
+    /// When there is no such process and none can be started.
     fn connect(&self) -> Result<Box<dyn BackgroundConnection>>;
 
     /// Whether threads of this space were ever left to it, and have not all ended: a cheap look.
@@ -31,7 +31,7 @@ pub trait BackgroundHost: Send + Sync {
 
 /// Such a process, ready to take threads.
 pub trait BackgroundConnection: Send {
-    /// Has it run these threads; where none is named, all of this space that nobody runs. It blocks.
+    /// Has it run these threads; where none is named, all of this space that no process runs. It blocks.
     ///
     /// # Errors
     /// When it does not answer. It may have taken them all the same.
@@ -65,7 +65,7 @@ impl Threads {
     /// Starts a thread that goes on without this process: it is there for good when this returns.
     ///
     /// # Errors
-    /// When it may not start, or nobody is there to run it; then there is no thread.
+    /// When it may not start, or no process can run it; then there is no thread.
     pub async fn start_in_background(&self, request: ThreadRequest) -> Result<BackgroundThread> {
         self.start_in_background_with(request, |_| {}).await
     }
@@ -101,7 +101,7 @@ impl Threads {
         Ok(thread)
     }
 
-    /// Threads that should go on by themselves, and that nobody runs. None where settings do not want them found.
+    /// Threads that should go on by themselves, and that no process runs. None where settings do not want them found.
     ///
     /// # Errors
     /// When the store cannot be read.
@@ -109,13 +109,13 @@ impl Threads {
         self.runtime.abandoned_threads()
     }
 
-    /// Whether they are looked for without anybody asking, when the process that runs them starts.
+    /// Whether they are looked for without a request, when the process that runs them starts.
     #[must_use]
     pub fn is_startup_scan_enabled(&self) -> bool {
         self.runtime.orphans.enabled && self.runtime.orphans.scan_on_startup
     }
 
-    /// Runs threads that nobody runs in this process; why not, where that cannot be.
+    /// Runs abandoned threads in this process; gives the reason for each that cannot run.
     pub async fn resume_abandoned(&self, ids: &[ThreadId]) -> BTreeMap<ThreadId, String> {
         let mut refused = BTreeMap::new();
         for id in ids {
@@ -158,7 +158,7 @@ impl ThreadRuntime {
         prepared: PreparedThread,
         on_registered: impl FnOnce(&ThreadId),
     ) -> Result<BackgroundThread> {
-        // What would fail there fails here, where somebody hears of it.
+        // What would fail there fails here, where the caller gets the error.
         drop(self.preparer.providers(&prepared.model_choice, &prepared.spec)?);
         let PreparedThread { spec, notices, .. } = prepared;
         self.register(&spec, None).await?;
@@ -180,7 +180,7 @@ impl ThreadRuntime {
         report.refused.get(id).map_or(Ok(report.pid), |reason| Err(reason.clone()))
     }
 
-    /// Runs a thread here that nobody runs. One that somebody runs by now, or that has ended, is fine as it is.
+    /// Runs an abandoned thread here. One that a process runs by now, or that has ended, is left as it is.
     ///
     /// # Errors
     /// When it cannot go on; the reason is written down.
@@ -203,7 +203,7 @@ impl ThreadRuntime {
         Err(error)
     }
 
-    /// Whether a thread is said to be at work, and nobody works on it.
+    /// Whether a thread is recorded as running, and no process runs it.
     pub(super) fn is_abandoned(&self, row: &ThreadRow) -> bool {
         matches!(row.status, ThreadStatus::Created | ThreadStatus::Running)
             && row.owner.as_ref().is_none_or(|owner| {
@@ -211,10 +211,10 @@ impl ThreadRuntime {
             })
     }
 
-    /// Has a thread that nobody works on go on: where it belongs, or here if `is_ours`, or not at all.
+    /// Resumes a thread that no process runs: where it belongs, or here if `is_ours`, or not at all.
     ///
     /// # Errors
-    /// Why nobody goes on with it.
+    /// Why it is not resumed.
     pub(super) async fn recover(
         self: &Arc<Self>,
         row: &ThreadRow,

@@ -51,7 +51,7 @@ impl SpawnPurpose<'_> {
 
 /// A child that was started.
 enum SpawnedChild {
-    /// Somebody waits for it.
+    /// Its parent waits for it.
     Awaited(BoxFuture<'static, Option<Arc<FinishedThread>>>),
     /// It goes on by itself, in this process.
     Detached { directive: String, pid: u32 },
@@ -217,7 +217,7 @@ impl ChildSpawner {
             }
         };
         let directive = prepared.spec.template.directive.clone();
-        // Nobody waits for it: it goes on whatever becomes of this process. If there is nobody else, it runs here.
+        // Its parent does not wait: it runs whatever becomes of this process, in the background if there is such a process.
         if is_async && let Ok(connection) = self.runtime.connect_background().await {
             let background = self.runtime.hand_to_background(connection, prepared, |_| {}).await?;
             if let Some(row) = previous {
@@ -226,7 +226,7 @@ impl ChildSpawner {
             purpose.notify_started(&directive);
             return Ok(SpawnedChild::Detached { directive, pid: background.runner.unwrap_or_default() });
         }
-        // A child that somebody waits for ends with them; any other is asked by child_policy.
+        // A child that is waited for ends with its parent; for any other child_policy decides.
         let signal = CancelSignal::default();
         let started = self.runtime.start(prepared, signal.clone()).await?;
         if let Some(row) = previous {
@@ -266,7 +266,7 @@ impl ChildSpawner {
         handle.notify_started(&row.directive);
         if is_async {
             if self.runtime.is_abandoned(&row) {
-                // What stands in its way is told to whoever waits for it.
+                // What stands in its way is told to the thread that waits for it.
                 let _ = self.runtime.recover(&row, true).await;
             }
             return Ok(SpawnedChild::Detached {
@@ -310,7 +310,7 @@ impl ChildSpawner {
     }
 
     /// How a child that has stopped stands in the end: one that stopped to ask a person is waited for as long as
-    /// `wait_threads` would, since somebody may answer.
+    /// `wait_threads` would, since a person may answer.
     async fn wait_for_approval(
         self: &Arc<Self>,
         parent: &ThreadSpec,

@@ -21,7 +21,7 @@ use crate::status::ThreadStatus;
 use crate::store::{ClaimOutcome, ClaimPolicy, ThreadRow};
 use crate::thread_id::ThreadId;
 
-/// What the model is told when nobody says more.
+/// What the model is told when no message is given.
 const CONTINUE_PROMPT: &str =
     "Pick up where the previous thread left off, and continue the directive's instructions.";
 
@@ -218,7 +218,7 @@ impl ThreadRuntime {
         Some(text).filter(|text| outcome.status == ThreadStatus::Completed && !text.trim().is_empty())
     }
 
-    /// The old thread, if it was suspended, is `continued`: whoever waits for it waits for the new one.
+    /// The old thread, if it was suspended, is `continued`: those that wait for it wait for the new one.
     pub(super) async fn mark_continued(
         self: &Arc<Self>,
         row: &ThreadRow,

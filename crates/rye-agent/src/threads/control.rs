@@ -43,13 +43,13 @@ impl Threads {
         self.runtime.cancel(id, reason).await
     }
 
-    /// Whether a thread of this process stopped to ask somebody.
+    /// Whether a thread of this process stopped to ask a person.
     #[must_use]
     pub fn has_pending_approvals(&self) -> bool {
         !self.runtime.running.awaiting_approval().is_empty()
     }
 
-    /// What is asked by a thread or anybody below it, and nobody has answered.
+    /// The open questions of a thread and of all threads below it.
     ///
     /// # Errors
     /// When the store cannot be read.
@@ -81,7 +81,7 @@ impl Threads {
         Ok(())
     }
 
-    /// Goes on with a thread that was answered, if nobody does yet, and waits until it ends or stops.
+    /// Resumes a thread that was answered, unless another process has, and waits until it ends or stops.
     ///
     /// # Errors
     /// When it cannot go on.
@@ -93,7 +93,7 @@ impl Threads {
         let row = self.runtime.records.row(id)?;
         if row.status == ThreadStatus::Suspended && self.runtime.store.answered_threads()?.contains(id) {
             match self.runtime.resume(id, &ResumeOptions::default(), CancelSignal::default()).await {
-                // Whoever watches for answers was faster.
+                // The process that watches for answers was faster.
                 Err(error) if error.code == Code::ThreadHeld => {}
                 Err(error) => return Err(error),
                 Ok(started) => {
@@ -107,7 +107,7 @@ impl Threads {
         self.runtime.records.current_outcome(id)
     }
 
-    /// Ends a thread by force, whoever runs it.
+    /// Ends a thread by force, whichever process runs it.
     ///
     /// # Errors
     /// When there is no such thread, or it has ended.

@@ -167,7 +167,7 @@ impl ThreadRuntime {
         for id in self.store.answered_threads().unwrap_or_default() {
             if self.running.awaiting_approval().remove(&id) {
                 let resumed = self.resume(&id, &ResumeOptions::default(), CancelSignal::default()).await;
-                // Whoever has it may give it back; an answer that is none is not asked for again.
+                // The process that has it may give it back; an answer that is none is not asked for again.
                 if resumed.is_err_and(|error| error.code == Code::ThreadHeld) {
                     self.running.awaiting_approval().insert(id);
                     *seen = None;

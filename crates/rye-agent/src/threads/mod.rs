@@ -89,7 +89,7 @@ pub struct ThreadsSetup {
     pub clock: Arc<dyn MillisClock>,
     /// `.ai/threads` of the space.
     pub folder: PathBuf,
-    /// Who runs threads that nobody waits for; without anybody they run in this process.
+    /// What runs threads that are not waited for; without it they run in this process.
     pub background: Option<Arc<dyn BackgroundHost>>,
 }
 

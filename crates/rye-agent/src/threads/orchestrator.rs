@@ -320,7 +320,7 @@ impl ThreadRuntime {
     }
 
     /// Waits with one deadline for all; answers with what each came to.
-    /// A thread that nobody works on goes on where it belongs; here, if those that wait are of its tree (`is_ours`).
+    /// A thread that no process runs is resumed where it belongs; here, if those that wait are of its tree (`is_ours`).
     pub(super) async fn wait(
         self: &Arc<Self>,
         request: &WaitRequest,
@@ -346,10 +346,10 @@ impl ThreadRuntime {
                     }
                     Err(error) => return Err(error),
                 };
-                // Somebody may answer what it asks, until the time is over.
+                // A person may answer what it asks, until the time is over.
                 let is_asking =
                     row.status == ThreadStatus::Suspended && row.reason == Some(SuspendReason::Approval);
-                // One that somebody has taken up goes on in a moment.
+                // One that a process has claimed resumes in a moment.
                 let is_resuming = row.status == ThreadStatus::Suspended
                     && row.owner.as_ref().is_some_and(|owner| !is_owner_gone(owner, &self.owner));
                 if (is_resuming || (is_asking && request.waits_for_approval)) && !is_timed_out {

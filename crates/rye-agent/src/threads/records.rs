@@ -104,7 +104,7 @@ impl ThreadRecords {
         ))
     }
 
-    /// The thread as its journal tells it. Whoever runs it is not disturbed.
+    /// The thread as its journal tells it. The process that runs it is not disturbed.
     pub(super) fn load_state(&self, id: &ThreadId) -> Result<ThreadState> {
         let (spec, records) = self.load_record(id)?;
         driver::replay(spec, &records)

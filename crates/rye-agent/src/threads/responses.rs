@@ -18,7 +18,7 @@ const MAX_RESULT_CHARS: usize = 4000;
 /// What is said of a thread whose provider was `offline`.
 pub const NO_MODEL_NOTE: &str = "no model was asked";
 
-/// What somebody who waited is told.
+/// The response to a caller that waited.
 #[must_use]
 pub fn finished_response(finished: &FinishedThread) -> Map<String, Value> {
     let outcome = &finished.outcome;

@@ -72,7 +72,7 @@ impl ThreadRuntime {
         self.resume_claimed(id, claim, options, signal).await
     }
 
-    /// Takes a thread that nobody runs.
+    /// Claims a thread that no process runs.
     pub(super) async fn claim_thread(&self, id: &ThreadId) -> Result<Claim> {
         let now = self.setup.clock.now_ms();
         match self.store.shared().claim(id, &self.owner, self.claim_policy(), now).await? {
@@ -152,7 +152,7 @@ impl ThreadRuntime {
             let record = self.store.approval(&request.id)?.filter(|record| record.approval.thread == *id);
             let answer = match (record.and_then(|record| record.answer), request.kind) {
                 (Some(answer), _) => answer,
-                // Whoever lets it go on with more, or without, has answered.
+                // The person who resumes it, with more or without, has answered.
                 (None, ApprovalKind::Limit) => {
                     let answer = ApprovalDecision {
                         approved: true,

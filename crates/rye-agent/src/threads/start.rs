@@ -88,7 +88,7 @@ impl ThreadRuntime {
     }
 
     /// The thread exists from here on; caps on children are counted in the same transaction.
-    /// A thread without an owner goes on by itself: somebody takes it up.
+    /// A thread without an owner goes on by itself: another process takes it over.
     pub(super) async fn register(&self, spec: &Arc<ThreadSpec>, owner: Option<Owner>) -> Result<Claim> {
         let digest = self.records.store_template(&spec.template).await?;
         let header = JournalHeader::new(spec.instance.clone(), digest.to_string());

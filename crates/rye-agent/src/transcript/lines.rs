@@ -48,7 +48,7 @@ impl TranscriptTail {
 
     /// Of the transcript at `path`, which is about to be written. A last line that is not whole, which a crash leaves
     /// behind, is taken away: what was in it is in the journal. So are lines outside the chain that no checkpoint covers:
-    /// nobody knows any more who wrote them.
+    /// who wrote them is no longer known.
     ///
     /// # Errors
     /// When the system refuses.
@@ -74,7 +74,7 @@ impl TranscriptTail {
             retained.extend_from_slice(&line);
             retained.push(b'\n');
             let Ok(value) = serde_json::from_slice::<Value>(&line) else {
-                // Whoever verifies hears of it; the chain goes on behind it.
+                // Verification reports it; the chain continues behind it.
                 continue;
             };
             let sequence = value.get("sequence").and_then(Value::as_u64).unwrap_or(0);

@@ -49,7 +49,7 @@ pub struct NewEvent<'a> {
     pub sequence: u64,
 }
 
-/// Whoever signs checkpoints.
+/// The signer of checkpoints.
 #[derive(Debug)]
 pub struct TranscriptSigner {
     key: SecretKey,
@@ -127,7 +127,7 @@ impl CheckpointClaim<'_> {
     }
 }
 
-/// Lines outside the chain, one after the other: a crash may lose them, nobody may add or change one.
+/// Lines outside the chain, one after the other: a crash may lose them; adding or changing one is tampering.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct UnchainedDigest(Option<Digest>);
 

@@ -60,7 +60,7 @@ pub fn read(path: &Path, from: TranscriptPosition, max_events: usize) -> io::Res
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(batch),
         Err(error) => return Err(error),
     };
-    // Whoever goes on with a thread takes lines away that nobody vouches for: then it is begun anew, past what was read.
+    // A process that resumes a thread removes unsigned lines: reading then starts over, past what was read.
     let is_moved = from.lines > 0 && sequence_at(&mut file, from.last.0)? != Some(from.last.1);
     let last_sequence = if is_moved { from.last.1 } else { 0 };
     if is_moved {

@@ -160,7 +160,7 @@ fn truncated_tail_is_detected_by_stored_head() {
     }
     let world = test_transcript();
     world.write(&world.lines()[..4]);
-    assert_eq!(world.verify(None).status, TranscriptStatus::Valid, "without the store nobody can know");
+    assert_eq!(world.verify(None).status, TranscriptStatus::Valid, "without the store it cannot be known");
     world.write(&world.lines()[..2]);
     assert_eq!(world.verify(None).status, TranscriptStatus::Unsigned);
 }
@@ -195,7 +195,7 @@ fn lines_outside_the_chain_are_signed_too() {
     world.write(&added);
     assert_eq!(world.verify(world.head).status, TranscriptStatus::UnsignedTail);
     let followed = read(&world.path, TranscriptPosition::default(), 100).expect("read").next;
-    // Whoever goes on vouches for none that it did not write.
+    // The process that resumes signs no line that it did not write.
     let tail = TranscriptTail::recover(&world.path, &thread_id(1)).expect("recovered");
     assert_eq!(world.lines(), whole);
     let mut lines = TranscriptLines::new(thread_id(1), tail);
@@ -203,7 +203,7 @@ fn lines_outside_the_chain_are_signed_too() {
     lines.checkpoint(3, 1_770_976_800_000, 10, &world.signer);
     append(&world.path, &lines.drain()).expect("written");
     assert_eq!(world.verify(world.head).status, TranscriptStatus::Valid);
-    // Whoever follows hears of what is new, and of nothing twice.
+    // A reader that follows gets each new line once.
     let new = read(&world.path, followed, 100).expect("read");
     assert_eq!(new.events.iter().filter_map(|event| event.sequence).collect::<Vec<_>>(), [9, 10]);
 }

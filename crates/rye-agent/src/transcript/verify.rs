@@ -10,7 +10,7 @@ use super::{CHECKPOINT, CheckpointClaim, MAX_LINE_BYTES, UnchainedDigest, genesi
 use crate::store::TranscriptHead;
 use crate::thread_id::ThreadId;
 
-/// Problems beyond these are counted by nobody.
+/// Problems beyond these are not counted.
 const MAX_PROBLEMS: usize = 100;
 
 /// How a transcript stands.
