@@ -276,6 +276,16 @@ fn plugin_manifest(project: &Path) -> ExportFile {
     }
 }
 
+/// The digests of all files that exports wrote to a project, by path.
+pub(super) fn exported_digests(project: &Path) -> Result<BTreeMap<String, String>, Error> {
+    let mut digests = BTreeMap::new();
+    for client in ExportClient::ALL {
+        let files = read_record(project, client)?.files;
+        digests.extend(files.into_iter().map(|(path, file)| (path, file.sha256)));
+    }
+    Ok(digests)
+}
+
 fn read_record(project: &Path, client: ExportClient) -> Result<ExportRecord, Error> {
     let relative = format!(".ai/exports/{}.json", client.as_str());
     match file::read_beneath_no_symlinks(project, Path::new(&relative), MAX_FILE_BYTES) {

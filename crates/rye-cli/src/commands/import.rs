@@ -75,7 +75,7 @@ fn read_plan(
 ) -> Result<ImportPlan, Error> {
     let project = context.settings.roots.project.as_deref();
     let sources = match (arguments.all, project) {
-        (true, Some(project)) => vec![ImportSource::of_project(project)],
+        (true, Some(project)) => vec![ImportSource::of_project(project)?],
         (true, None) => return Err(rye_engine::verbs::new_item::no_project_error(&context.engine)),
         (false, _) => {
             let open = |path| ImportSource::open(path, &context.settings.working_dir, project);

@@ -52,7 +52,8 @@ fn exports_give_back_what_came_in() {
         assert!(!read(path).is_empty(), "{path}");
     }
     user.ok(["export", "--check"]);
-    let again = user.data(["import", ".claude/skills", ".claude/agents", "--yes"]);
+    fs::remove_dir_all(project.join("old-claude")).expect("removed");
+    let again = user.data(["import", "--all", "--yes"]);
     assert_eq!(again["written"], json!(false), "{again}");
 }
 

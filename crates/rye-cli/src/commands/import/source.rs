@@ -1,9 +1,11 @@
 //! Reading what is to be imported: names first, then the files that count. No link is followed, and everything has a bound.
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
+use lillux::Digest;
 use lillux::dir::{Dir, DirEntryKind};
 use lillux::file;
 use rye_engine::{Code, Error};
@@ -11,6 +13,8 @@ use rye_import::tree::{
     MAX_ASSET_BYTES, MAX_ENTRIES, MAX_FOLDER_DEPTH, MAX_TEXT_BYTES, MAX_TOTAL_BYTES, SourcePathError,
 };
 use rye_import::{ImportOptions, ImportPlan, SourceEntry, SourceListing, SourcePath, SourceTree};
+
+use crate::commands::export;
 
 /// Folders that hold nothing of a client.
 const SKIPPED_FOLDERS: [&str; 8] =
@@ -46,6 +50,8 @@ pub struct ImportSource {
     /// The only file of it, or the only names at its root.
     only: Option<Vec<String>>,
     label: String,
+    /// What exports wrote here, by path: it is no source, as long as it has this digest.
+    exported: BTreeMap<String, String>,
 }
 
 impl ImportSource {
@@ -75,16 +81,20 @@ impl ImportSource {
             "apm.yml" | "apm.yaml" => vec![name, "apm.lock.yaml".to_owned()],
             _ => vec![name],
         });
-        Ok(Self { label: label_of(&root, project), root, only })
+        Ok(Self { label: label_of(&root, project), root, only, exported: BTreeMap::new() })
     }
 
-    /// What clients keep in a project.
-    pub fn of_project(project: &Path) -> Self {
-        Self {
+    /// What clients keep in a project, but for what was exported there.
+    ///
+    /// # Errors
+    /// When the record of an export is damaged.
+    pub fn of_project(project: &Path) -> Result<Self, Error> {
+        Ok(Self {
             root: project.to_owned(),
             only: Some(CLIENT_NAMES.map(str::to_owned).to_vec()),
             label: String::new(),
-        }
+            exported: export::exported_digests(project)?,
+        })
     }
 
     /// Plans the import of everything that is found here.
@@ -100,7 +110,7 @@ impl ImportSource {
         let folder = Dir::open(&self.root)
             .map_err(|error| Error::new(Code::Io, error.to_string()).hint("check that you may read it"))?;
         list(&folder, "", 0, self.only.as_deref(), &mut listing);
-        let units = rye_import::detect(&listing);
+        let mut units = rye_import::detect(&listing);
         let mut tree = SourceTree::default();
         let mut left = MAX_TOTAL_BYTES;
         for unit in &units {
@@ -110,6 +120,11 @@ impl ImportSource {
                 self.read(path, MAX_ASSET_BYTES, &mut left, &mut tree);
             }
         }
+        let is_exported = |path: &SourcePath| {
+            let digest = tree.bytes(path).map(|bytes| Digest::of(bytes).to_hex());
+            digest.is_some() && digest.as_ref() == self.exported.get(path.as_str())
+        };
+        units.retain(|unit| !(is_exported(&unit.path) && unit.files.iter().all(is_exported)));
         let mut plan = rye_import::plan(&listing, &tree, &units, options);
         if listing.is_truncated {
             let reason =
