@@ -100,7 +100,7 @@ impl FailedRun<'_> {
         let rule = if is_project_open {
             "tools write to the project and to their temporary folder"
         } else {
-            "this tool writes to its temporary folder only"
+            "this tool writes only to what it declares and to its temporary folder"
         };
         // A tool works in other projects, too.
         let below = project.as_ref().and_then(|project| folder.strip_prefix(project).ok());
