@@ -418,6 +418,9 @@ pub struct SignArguments {
     /// Keep running, and sign again whatever of it changes
     #[arg(long)]
     pub watch: bool,
+    /// Let a glob also sign what other keys have signed
+    #[arg(long)]
+    pub take_over: bool,
 }
 
 // `rye verify`

@@ -47,6 +47,26 @@ impl ExportClient {
         }
     }
 
+    /// Whether an export for this client can have written a file of this path: a record that names any other is not ours.
+    #[must_use]
+    pub fn may_write(self, path: &str) -> bool {
+        let folders: &[&str] = match self {
+            Self::ClaudeCode => &[".claude/agents/", ".claude/commands/", ".claude/rules/"],
+            Self::Codex => &[".codex/agents/"],
+            Self::Cursor => &[".cursor/agents/", ".cursor/commands/", ".cursor/rules/"],
+            Self::Gemini => &[".gemini/agents/", ".gemini/commands/"],
+            Self::Agents => &[],
+            Self::AgentPlugin => &["agent-plugin/"],
+        };
+        let is_below = |folder: &str| path.strip_prefix(folder).is_some_and(|rest| !rest.is_empty());
+        crate::SourcePath::new(path).is_ok()
+            && (self.instructions() == Some(path)
+                || path
+                    .strip_prefix(self.skills())
+                    .is_some_and(|rest| rest.len() > 1 && rest.starts_with('/'))
+                || folders.iter().any(|folder| is_below(folder)))
+    }
+
     /// The folder that holds its skills.
     fn skills(self) -> &'static str {
         match self {

@@ -45,6 +45,9 @@ pub struct BundleLockfile {
     pub installed_at: Timestamp,
     /// The files it brought, manifest and lockfile aside.
     pub files: Vec<BundlePath>,
+    /// Those of them that were there before it, with the same bytes: they stay when it goes.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub found: Vec<BundlePath>,
     /// Where it came from, as the user named it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
@@ -121,19 +124,24 @@ fn parse_lock(value: &Value, problems: &mut Vec<String>) -> Option<BundleLockfil
         }
         timestamp
     });
-    let mut files = Vec::new();
-    match value.get("files").and_then(Value::as_array) {
-        None => problems.push("`files` is missing or no list".to_owned()),
-        Some(list) => {
-            for path in list {
-                match path.as_str().map(BundlePath::new) {
-                    Some(Ok(path)) => files.push(path),
-                    Some(Err(error)) => problems.push(error.to_string()),
-                    None => problems.push("`files` has an entry that is not a string".to_owned()),
+    let mut paths = |key: &str, is_required: bool| {
+        let mut paths = Vec::new();
+        match value.get(key) {
+            None if !is_required => {}
+            Some(Value::Array(list)) => {
+                for path in list {
+                    match path.as_str().map(BundlePath::new) {
+                        Some(Ok(path)) => paths.push(path),
+                        Some(Err(error)) => problems.push(error.to_string()),
+                        None => problems.push(format!("`{key}` has an entry that is not a string")),
+                    }
                 }
             }
+            None | Some(_) => problems.push(format!("`{key}` is missing or no list")),
         }
-    }
+        paths
+    };
+    let (files, found) = (paths("files", true), paths("found", false));
     let optional = |key: &str| value.get(key).and_then(Value::as_str).map(str::to_owned);
     Some(BundleLockfile {
         bundle_id: id?,
@@ -141,6 +149,7 @@ fn parse_lock(value: &Value, problems: &mut Vec<String>) -> Option<BundleLockfil
         manifest_hash: hash?,
         installed_at: timestamp?,
         files,
+        found,
         source: optional("source"),
         source_digest: optional("source_digest"),
         signer: optional("signer").and_then(|text| text.parse().ok()),

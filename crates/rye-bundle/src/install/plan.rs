@@ -70,6 +70,8 @@ pub struct PlanInputs {
     pub new: BTreeMap<BundlePath, Digest>,
     /// What the installed version brought: the digest it had is not known, only whether the file still is what it was.
     pub installed: BTreeMap<BundlePath, bool>,
+    /// Files of the installed version that were there before it: they do not go with it.
+    pub found: BTreeSet<BundlePath>,
     /// What is there now, of both.
     pub present: BTreeMap<BundlePath, FileState>,
     /// Which files other installed bundles brought, by name without case.
@@ -127,6 +129,7 @@ impl InstallPlan {
             let is_unmodified = inputs.installed.get(path).copied();
             let action = match (old, new, is_unmodified) {
                 (None, None, _) => continue,
+                (Some(_), None, _) if inputs.found.contains(path) => FileAction::Keep,
                 (None, Some(_), _) => FileAction::Add,
                 (Some(old), Some(new), _) if old == new => FileAction::Unchanged,
                 (Some(_), Some(_), Some(true)) => FileAction::Replace,

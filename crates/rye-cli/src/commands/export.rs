@@ -43,6 +43,12 @@ pub fn export(context: &CommandContext, arguments: &ExportArguments) -> CommandR
     if arguments.check {
         return check(context, &project, &clients, &arguments.items);
     }
+    // Its record says which files are to be replaced and removed.
+    if !context.engine.workspace.is_project_approved {
+        let error =
+            Error::new(Code::ProjectNotApproved, "this project is not approved, so nothing is exported");
+        return Err(error.hint("see who made it and who signed what: rye join").into());
+    }
     let Some(client) = clients.first().copied() else {
         return Err(Error::new(Code::InvalidArgument, "no client given")
             .hint("rye export claude-code")
@@ -289,10 +295,18 @@ pub(super) fn exported_digests(project: &Path) -> Result<BTreeMap<String, String
 fn read_record(project: &Path, client: ExportClient) -> Result<ExportRecord, Error> {
     let relative = format!(".ai/exports/{}.json", client.as_str());
     match file::read_beneath_no_symlinks(project, Path::new(&relative), MAX_FILE_BYTES) {
-        Ok((bytes, _)) => serde_json::from_slice(&bytes).map_err(|error| {
-            Error::new(Code::Invalid, format!("`{relative}` is damaged: {error}"))
-                .hint("restore it from your repository, or remove it together with the exported files")
-        }),
+        Ok((bytes, _)) => {
+            let damaged = |reason: &str| {
+                Error::new(Code::Invalid, format!("`{relative}` is damaged: {}", one_line(reason)))
+                    .hint("restore it from your repository, or remove it together with the exported files")
+            };
+            let record: ExportRecord =
+                serde_json::from_slice(&bytes).map_err(|error| damaged(&error.to_string()))?;
+            match record.files.keys().find(|path| !client.may_write(path)) {
+                Some(path) => Err(damaged(&format!("`{path}` is not a file that an export writes"))),
+                None => Ok(record),
+            }
+        }
         Err(error) if error.is_absent() => Ok(ExportRecord::default()),
         Err(error) => Err(Error::read(&error)),
     }
@@ -360,7 +374,12 @@ fn export_once(
         let asks = context.settings.is_interactive && !output.is_json;
         let has_consent = arguments.yes
             || (asks && {
-                output.ask(format_args!("write {}? [y/N]", counted(changes, "file")));
+                let removed = plan.in_state(&[ExportState::Obsolete]).count();
+                let removed = match removed {
+                    0 => String::new(),
+                    count => format!(", {} of them deleted", counted(count, "file")),
+                };
+                output.ask(format_args!("change {}{removed}? [y/N]", counted(changes, "file")));
                 confirm()?
             });
         if !has_consent {

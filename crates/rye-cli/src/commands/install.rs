@@ -322,6 +322,11 @@ pub(super) fn print_uninstall(context: &CommandContext, done: &UninstallResponse
         ));
     }
     print_leftovers(context, &done.kept, done.backups.as_deref());
+    for path in &done.found {
+        context
+            .output
+            .note(format_args!("{} {path}: it was there before the bundle", paint(WARNING, "kept")));
+    }
     for signer in &done.approved_signers {
         context.output.note(format_args!(
             "{} {} is still approved for the bundle {}; withdraw that: {}",

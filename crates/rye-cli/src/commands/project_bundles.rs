@@ -277,7 +277,15 @@ fn require_consent(
             return refuse(unknown_signer());
         }
     }
-    let is_agreed = prepared.installs.iter().all(|bundle| bundle.is_locked || bundle.install.is_noop());
+    // What takes the place of another item, or asks for more than a runtime, is seen before it is installed.
+    let is_plain = |plan: &InstallPreview| {
+        plan.hides.is_empty()
+            && plan.capabilities_added.iter().all(|asked| asked.starts_with("executor rye/"))
+    };
+    let is_agreed = prepared
+        .installs
+        .iter()
+        .all(|bundle| bundle.install.is_noop() || (bundle.is_locked && is_plain(&bundle.install.preview)));
     if arguments.yes || is_agreed {
         return Ok(());
     }

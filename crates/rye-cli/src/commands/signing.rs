@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use rye_engine::verbs::sign::{self, SignResponse as SignAnswer, SignedItem};
+use rye_engine::verbs::sign::{self, OthersItems, SignResponse as SignAnswer, SignedItem};
 use rye_engine::verbs::verify::{self, VerifyReport as VerifyAnswer};
 use rye_engine::{Code, Error};
 use rye_item::space::SpaceTier;
@@ -63,29 +63,35 @@ fn is_id_or_glob(word: &str) -> bool {
     !has_extension && (sign::is_glob(word) || rye_item::ItemId::new(word).is_ok())
 }
 
+/// What a pattern does with items that others signed.
+fn others_items(arguments: &SignArguments) -> OthersItems {
+    if arguments.take_over { OthersItems::TakeOver } else { OthersItems::Leave }
+}
+
 /// Signs every item whose id matches, of one type or of all.
 fn sign_matching(
     context: &CommandContext,
     item_type: Option<ItemType>,
     pattern: &str,
-    tier: Option<SpaceTier>,
+    (tier, others): (Option<SpaceTier>, OthersItems),
     progress: sign::SignProgress<'_>,
 ) -> Result<SignAnswer, Error> {
     let Some(item_type) = item_type else {
         let mut report = SignAnswer::default();
         let mut nothing = None;
         for item_type in ItemType::SEARCHABLE {
-            match sign::sign_glob(&context.engine, item_type, pattern, tier, progress) {
+            match sign::sign_glob(&context.engine, item_type, pattern, tier, others, progress) {
                 Ok(mut one) => {
                     report.signed.append(&mut one.signed);
                     report.failed.append(&mut one.failed);
+                    report.left.append(&mut one.left);
                 }
                 Err(error) if error.code == Code::NotFound => nothing = Some(error),
                 Err(error) => return Err(error),
             }
         }
         return match nothing {
-            Some(error) if report.signed.is_empty() && report.failed.is_empty() => {
+            Some(error) if report.signed.is_empty() && report.failed.is_empty() && report.left.is_empty() => {
                 let pattern = rye_item::text::one_line(pattern);
                 let message = format!("no directive, tool or knowledge matches `{pattern}`");
                 Err(Error { message, ..error })
@@ -93,7 +99,7 @@ fn sign_matching(
             _ => Ok(report),
         };
     };
-    sign::sign_glob(&context.engine, item_type, pattern, tier, progress)
+    sign::sign_glob(&context.engine, item_type, pattern, tier, others, progress)
 }
 
 /// `rye sign`
@@ -106,7 +112,7 @@ pub fn sign(context: &CommandContext, arguments: &SignArguments) -> CommandResul
     let mut progress = |done, total| bar.update(done, total);
     let mut report = match parse_target(&arguments.what)? {
         Target::Item(item_type, id) if sign::is_glob(&id) => {
-            sign_matching(context, item_type, &id, tier, &mut progress)?
+            sign_matching(context, item_type, &id, (tier, others_items(arguments)), &mut progress)?
         }
         Target::Item(item_type, id) => {
             let item = named_item(context, item_type, &id, tier)?;
@@ -139,15 +145,15 @@ fn sign_target(context: &CommandContext, arguments: &SignArguments) -> Result<Si
     let tier = arguments.space.map(WritableSpace::tier);
     let mut report = match parse_target(&arguments.what)? {
         Target::Item(item_type, id) if sign::is_glob(&id) => {
-            sign_matching(context, item_type, &id, tier, &mut |_, _| {})?
+            sign_matching(context, item_type, &id, (tier, others_items(arguments)), &mut |_, _| {})?
         }
         Target::Item(item_type, id) => {
             let item = named_item(context, item_type, &id, tier)?;
             match sign::sign_item(&context.engine, &item, tier) {
-                Ok(signed) => SignAnswer { signed: vec![signed], failed: Vec::new() },
+                Ok(signed) => SignAnswer { signed: vec![signed], ..SignAnswer::default() },
                 Err(error) => {
                     let failed = sign::FailedSign { name: item.to_string(), error };
-                    SignAnswer { signed: Vec::new(), failed: vec![failed] }
+                    SignAnswer { failed: vec![failed], ..SignAnswer::default() }
                 }
             }
         }
@@ -210,6 +216,14 @@ fn show_sign_report(context: &CommandContext, report: &SignAnswer) -> CommandRes
         }
         for failed in &report.failed {
             context.output.print_error(&failed.error, None)?;
+        }
+        for left in &report.left {
+            context.output.note(format_args!(
+                "{} {}: {} signed it; to sign it yourself, name it or add --take-over",
+                paint(WARNING, "left"),
+                left.item,
+                paint(NAME, left.fingerprint)
+            ));
         }
         context.output.print(report.summary())?;
     }

@@ -366,3 +366,17 @@ pub fn publish_in_git(author: &BundleAuthor, repository: &Path, version: &str, t
         git(&["tag", "--force", "--annotate", "--message", tag, tag]);
     }
 }
+
+#[test]
+fn locked_bundle_that_hides_items_needs_a_yes() {
+    let (alice, _) = founder_with_archive();
+    let bob = Member::clone_of(&alice, "bob");
+    bob.ok(["join", "--yes"]);
+    let own = bob.user.home().join(".ai/tools/team/hi.py");
+    fs::create_dir_all(own.parent().expect("a folder")).expect("folders");
+    fs::write(&own, rye_test::tool("team", "Mine")).expect("written");
+    bob.ok(["sign", "tool", "team/hi", "--space", "user"]);
+    let refused = refuse(&bob, &["sync"], 5, "RYE0614");
+    assert!(refused["data"]["plans"][0]["hides"].to_string().contains("team/hi"), "{refused}");
+    bob.ok(["sync", "--yes"]);
+}

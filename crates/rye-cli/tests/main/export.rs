@@ -115,3 +115,26 @@ fn own_items_are_exported_when_marked() {
     user.ok(["export", "claude-code", "--yes"]);
     assert!(!user.project().join(".claude/skills/naming-rules/SKILL.md").exists());
 }
+
+#[test]
+fn record_of_a_clone_removes_nothing_else() {
+    let user = exported();
+    user.ok(["export", "codex", "--yes"]);
+    let project = user.project();
+    let secret = project.join(".env");
+    fs::write(&secret, "TOKEN=1\n").expect("written");
+    let record = project.join(".ai/exports/codex.json");
+    let mut value: serde_json::Value =
+        serde_json::from_slice(&fs::read(&record).expect("a record")).expect("JSON");
+    let digest = lillux::Digest::of(b"TOKEN=1\n").to_hex();
+    for path in [".env", ".git/config", "../outside", ".codex/agents/../../.env", ".codex/agents/"] {
+        value["files"][path] = json!({"sha256": digest, "item": "tool:a/b"});
+        fs::write(&record, value.to_string()).expect("written");
+        user.assert_refused(["export", "codex", "--yes"], 9, "RYE0301");
+        assert!(secret.exists(), "{path}");
+        value["files"].as_object_mut().expect("files").remove(path);
+    }
+    fs::write(&record, value.to_string()).expect("written");
+    user.ok(["trust", ".", "--revoke"]);
+    user.assert_refused(["export", "codex", "--yes"], 5, "RYE0905");
+}

@@ -591,3 +591,25 @@ fn copied_project_needs_new_bundle_trust() {
     assert_eq!(approved["fingerprint"], maker.fingerprint(), "{approved}");
     assert_eq!(other.data(["execute", "team/hi"]), json!(1));
 }
+
+#[test]
+fn uninstall_keeps_files_that_were_there_before() {
+    let user = User::initialized();
+    let tool = user.project().join(".ai/tools/mine/own.py");
+    user.ok(["new", "tool", "mine/own", "--lang", "python"]);
+    let before = fs::read(&tool).expect("a tool");
+    let out = user.project().join("own.tar.zst");
+    let out = out.to_str().expect("text");
+    user.ok(["bundle", "create", "own", "--version", "1.0.0", "--category", "mine", "--out", out]);
+    user.ok(["install", out, "--yes"]);
+    let gone = user.data(["uninstall", "own"]);
+    assert_eq!(gone["files_removed"], 0, "{gone}");
+    assert!(gone["found"].to_string().contains("own.py"), "{gone}");
+    assert_eq!(fs::read(&tool).expect("it stayed"), before);
+    // Brought by the bundle, it goes with it.
+    fs::remove_dir_all(user.project().join(".ai/tools/mine")).expect("removed");
+    user.ok(["install", out, "--yes"]);
+    assert!(tool.exists());
+    user.ok(["uninstall", "own"]);
+    assert!(!tool.exists());
+}

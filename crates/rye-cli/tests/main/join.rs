@@ -289,3 +289,33 @@ fn join_needs_a_project() {
     let refused = run(user.command().current_dir(&empty).args(["--json", "join"])).error(3, "RYE0202");
     assert!(hints(&refused).contains("rye init"), "{refused}");
 }
+
+#[test]
+fn name_of_another_key_is_not_published() {
+    let alice = Member::founder("alice");
+    let bob = Member::clone_of(&alice, "bob");
+    bob.ok(["join", "--yes"]);
+    let refused = bob.assert_refused(["keys", "publish", "--owner", "Alice"], 2, "RYE0104");
+    assert!(text(&refused["error"]).contains(&alice.fingerprint()), "{refused}");
+    assert!(!bob.published(&bob.fingerprint()).exists());
+    bob.ok(["keys", "publish"]);
+}
+
+#[test]
+fn glob_leaves_what_others_signed() {
+    let alice = Member::founder("alice");
+    let bob = Member::clone_of(&alice, "bob");
+    bob.ok(["keys", "generate"]);
+    let before = bob.git(["status", "--porcelain"]);
+    let signed = bob.data(["sign", "tool", "team/*"]);
+    let left = signed["left"].as_array().expect("what was left").clone();
+    assert_eq!((signed["signed"].as_array().map(Vec::len), left.len()), (Some(0), 1), "{signed}");
+    assert_eq!(left[0]["fingerprint"], json!(alice.fingerprint()));
+    assert_eq!(bob.git(["status", "--porcelain"]), before, "nothing was written");
+    bob.assert_refused(["execute", "team/hi"], 4, "RYE0404");
+    // What was changed here is one's own to sign.
+    bob.write_tool("hi", "2");
+    assert_eq!(bob.data(["sign", "tool", "team/*"])["signed"][0]["item_id"], "team/hi");
+    let taken = bob.data(["sign", "**", "--take-over"]);
+    assert!(taken.get("left").is_none(), "{taken}");
+}

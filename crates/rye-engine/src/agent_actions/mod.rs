@@ -300,7 +300,8 @@ pub fn sign<E: From<Error>>(
     let destination = arguments.destination.map(CopyDestination::tier);
     let approved = may_sign(&SignTarget { item_type, id, source: tier, destination })?;
     if sign::is_glob(id) && destination.is_none() {
-        let response = sign::sign_glob(engine, item_type, id, tier, &mut |_, _| {})?;
+        let response =
+            sign::sign_glob(engine, item_type, id, tier, sign::OthersItems::Leave, &mut |_, _| {})?;
         return match response.failure() {
             Some(error) => Err(error.detail("data", response.to_value()).into()),
             None => Ok(success_response(None, None, response.to_value())),

@@ -163,9 +163,15 @@ pub fn init_with_host(
     }
     let mut identity = None;
     if !is_user_space {
-        let published = key_verbs::publish(&engine, None)?;
-        record_path((published.path.clone(), published.changed), &mut created, &mut existing);
-        identity = Some(published.path);
+        match key_verbs::publish(&engine, None) {
+            Ok(published) => {
+                record_path((published.path.clone(), published.changed), &mut created, &mut existing);
+                identity = Some(published.path);
+            }
+            // Another key has the name: `keys publish --owner` chooses one.
+            Err(error) if error.code == Code::InvalidArgument => {}
+            Err(error) => return Err(error),
+        }
     }
     let is_other = |found: &rye_space::keys::IdentityFile| Some(&found.path) != identity.as_ref();
     let has_other_identities = !is_user_space && engine.workspace.project_documents().iter().any(is_other);

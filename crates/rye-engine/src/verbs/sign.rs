@@ -11,6 +11,7 @@ use rye_item::text::counted;
 use rye_item::{Diagnostic, ItemId, ItemRef, ItemType, SignatureFormat, Space};
 use rye_space::signed_ids::{self, SIGNED_IDS_FILE};
 use rye_space::{CandidatePath, ItemFile};
+use rye_trust::coverage::content_hash;
 use rye_trust::signature::{FileLayout, Timestamp};
 use rye_trust::{SignOutcome, SignedId, Subject, sign as sign_bytes};
 use serde::Serialize;
@@ -83,6 +84,26 @@ pub struct SignResponse {
     pub signed: Vec<SignedItem>,
     /// What was not.
     pub failed: Vec<FailedSign>,
+    /// What a pattern named and other keys had signed: it stays theirs.
+    pub left: Vec<LeftItem>,
+}
+
+/// An item that another key signed, unchanged since.
+#[derive(Clone, Debug, Serialize)]
+pub struct LeftItem {
+    /// The item.
+    pub item: String,
+    /// The key that signed it.
+    pub fingerprint: Fingerprint,
+}
+
+/// What a pattern does with items that other keys signed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OthersItems {
+    /// They stay as they are.
+    Leave,
+    /// They are signed like all others.
+    TakeOver,
 }
 
 impl SignResponse {
@@ -90,12 +111,16 @@ impl SignResponse {
     #[must_use]
     pub fn summary(&self) -> String {
         let total = self.signed.len() + self.failed.len();
-        match (self.unchanged(), self.failed.len()) {
+        let text = match (self.unchanged(), self.failed.len()) {
             (0, 0) => format!("signed {}", counted(total, "item")),
             (unchanged, 0) => format!("signed {}, {unchanged} unchanged", counted(total - unchanged, "item")),
             (_, failed) => {
                 format!("signed {} of {}, {failed} failed", total - failed, counted(total, "item"))
             }
+        };
+        match self.left.len() {
+            0 => text,
+            left => format!("{text}, {left} left to those who signed them"),
         }
     }
 
@@ -115,13 +140,17 @@ impl SignResponse {
     /// All of it as the `data` of an answer.
     #[must_use]
     pub fn to_value(&self) -> Value {
-        json!({
+        let mut value = json!({
             "signed": self.signed,
             "failed": self.failed.iter().map(FailedSign::to_value).collect::<Vec<_>>(),
             "total": self.signed.len() + self.failed.len(),
             "unchanged": self.unchanged(),
             "summary": self.summary(),
-        })
+        });
+        if !self.left.is_empty() {
+            value["left"] = json!(self.left);
+        }
+        value
     }
 }
 
@@ -265,7 +294,8 @@ fn immutable_error(item: &ItemRef) -> Error {
 pub use rye_item::id::is_glob;
 
 /// Signs every item of a type whose id matches. `*` does not cross `/`, `**` does; a pattern without `/` matches
-/// names at any depth.
+/// names at any depth. What others signed is not named by a pattern, unless `others` says so: a signature says who
+/// has read an item.
 ///
 /// # Errors
 /// When the pattern is wrong or nothing matches; failures of single items are in the answer.
@@ -274,6 +304,7 @@ pub fn sign_glob(
     item_type: ItemType,
     pattern: &str,
     tier: Option<SpaceTier>,
+    others: OthersItems,
     progress: SignProgress<'_>,
 ) -> Result<SignResponse> {
     let matcher = compile_glob(pattern)?;
@@ -312,7 +343,7 @@ pub fn sign_glob(
         .hint("`*` matches within one segment of an id, `**` across segments"));
     }
     targets.sort_by(|left, right| left.1.path.cmp(&right.1.path));
-    sign_targets(engine, &targets, progress)
+    sign_targets(engine, &targets, others, progress)
 }
 
 fn compile_glob(pattern: &str) -> Result<GlobMatcher> {
@@ -340,7 +371,7 @@ pub fn sign_paths(engine: &Engine, paths: &[PathBuf], progress: SignProgress<'_>
             Err(error) => failed.push(FailedSign { name: path.display().to_string(), error }),
         }
     }
-    let mut response = sign_targets(engine, &targets, progress)?;
+    let mut response = sign_targets(engine, &targets, OthersItems::TakeOver, progress)?;
     response.failed.extend(failed);
     Ok(response)
 }
@@ -348,14 +379,28 @@ pub fn sign_paths(engine: &Engine, paths: &[PathBuf], progress: SignProgress<'_>
 pub(crate) fn sign_targets(
     engine: &Engine,
     targets: &[(ItemRef, CandidatePath)],
+    others: OthersItems,
     progress: SignProgress<'_>,
 ) -> Result<SignResponse> {
     let (key, now) = (engine.signing_key()?, engine.now()?);
+    let own = key.public_key().fingerprint();
     let mut response = SignResponse::default();
     let mut ids = Vec::new();
     for (done, (item, path)) in targets.iter().enumerate() {
         progress(done, targets.len());
-        match sign_file(engine, item, path, &key, &now, None) {
+        let located = match engine.workspace.spaces.read(item, path) {
+            Ok(located) => located,
+            Err(error) => {
+                response.failed.push(FailedSign { name: item.to_string(), error: error.into() });
+                continue;
+            }
+        };
+        let signer = current_signer(&located).filter(|signer| *signer != own);
+        if let (OthersItems::Leave, Some(fingerprint)) = (others, signer) {
+            response.left.push(LeftItem { item: item.to_string(), fingerprint });
+            continue;
+        }
+        match sign_located(engine, &located, path, &key, &now) {
             Ok((signed, id)) => {
                 response.signed.push(signed);
                 ids.extend(id);
@@ -386,12 +431,30 @@ fn sign_file(
 ) -> Result<(SignedItem, Option<SignedId>)> {
     let located = engine.workspace.spaces.read(item, path)?;
     check_approved_bytes(&located, approved)?;
+    sign_located(engine, &located, path, key, now)
+}
+
+/// The key whose signature line fits an item's bytes.
+fn current_signer(located: &ItemFile) -> Option<Fingerprint> {
+    let layout = FileLayout::parse(located.bytes(), located.format()?);
+    let signature = layout.signature.as_ref()?;
+    (content_hash(located.bytes(), &layout) == signature.hash).then_some(signature.fingerprint)
+}
+
+fn sign_located(
+    engine: &Engine,
+    located: &ItemFile,
+    path: &CandidatePath,
+    key: &SecretKey,
+    now: &Timestamp,
+) -> Result<(SignedItem, Option<SignedId>)> {
+    let item = located.item_ref();
     let format = located.format().ok_or_else(|| {
         Error::new(Code::Unsignable, format!("a {} file cannot carry a signature line", path.extension))
             .for_item(item)
             .hint("a bundle's manifest can cover it: rye bundle create")
     })?;
-    let checks = check_item(engine, &located);
+    let checks = check_item(engine, located);
     if !checks.problems.is_empty() {
         return Err(checks.into_error(item, &path.path));
     }

@@ -1,4 +1,4 @@
-//! Scripts of skills as tools: the script's own bytes, with the metadata of a tool and a few lines that pass arguments on.
+//! Scripts of skills as tools: the script as it is, with the metadata of a tool and a few lines that pass arguments on.
 
 use rye_item::ItemType;
 use rye_item::text::quote;
@@ -60,40 +60,38 @@ pub(super) fn plan_tool(
     Ok(())
 }
 
-/// Splits off the lines that must come first: the shebang, and what Python wants before anything else.
-fn split_start(text: &str, is_first: impl Fn(&str) -> bool) -> (&str, &str) {
-    let mut end = 0;
-    let mut offset = 0;
-    for line in text.split_inclusive('\n') {
-        offset += line.len();
-        if is_first(line) || (end == 0 && line.starts_with("#!")) {
-            end = offset;
-        }
-    }
+/// Splits off the shebang.
+fn split_start(text: &str) -> (&str, &str) {
+    let end = match text.starts_with("#!") {
+        true => text.find('\n').map_or(text.len(), |end| end + 1),
+        false => 0,
+    };
     text.split_at(end)
 }
 
+/// The script is a text in the tool: none of its own lines is read as the tool's metadata.
 fn python(text: &str, name: &str, category: &str, description: &str, record: &str) -> String {
-    let (start, rest) = split_start(text, |line| line.starts_with("from __future__ import"));
-    let start =
-        if start.is_empty() || start.ends_with('\n') { start.to_owned() } else { format!("{start}\n") };
+    // A JSON text is a Python text as well.
+    let source = serde_json::to_string(text).unwrap_or_default();
     format!(
-        "{start}import json as _rye_json, sys as _rye_sys  # the arguments of the tool become those of the script\n\
-         _rye_sys.argv[1:] = [line for line in str(_rye_json.load(_rye_sys.stdin).get(\"args\") or \"\").split(\"\\n\") if line]\n\
-         {rest}{}\n\n\
-         __version__ = \"{DEFAULT_VERSION}\"\n__tool_type__ = \"python\"\n__executor_id__ = \"rye/core/runtimes/python/script\"\n\
+        "__version__ = \"{DEFAULT_VERSION}\"\n__tool_type__ = \"python\"\n__executor_id__ = \"rye/core/runtimes/python/script\"\n\
          __category__ = {}\n__tool_name__ = {}\n__tool_description__ = {}\n\
-         CONFIG_SCHEMA = {}\nCONFIG = {{\"result\": \"streams\"}}\n# {PROVENANCE_KEY}: {record}\n",
-        if rest.ends_with('\n') { "" } else { "\n" },
+         CONFIG_SCHEMA = {}\nCONFIG = {{\"result\": \"streams\"}}\n# {PROVENANCE_KEY}: {record}\n\n\
+         import json as _rye_json, sys as _rye_sys\n\
+         # The arguments of the tool become those of the script.\n\
+         _rye_sys.argv[1:] = [line for line in str(_rye_json.load(_rye_sys.stdin).get(\"args\") or \"\").split(\"\\n\") if line]\n\
+         _rye_script = {source}\n\
+         exec(compile(_rye_script, {}, \"exec\"), {{\"__name__\": \"__main__\", \"__file__\": _rye_sys.argv[0]}})\n",
         quote(category),
         quote(name),
         quote(description),
         SCHEMA.replace("false", "False"),
+        quote(&format!("{name}.py")),
     )
 }
 
 fn shell(text: &str, name: &str, category: &str, description: &str, record: &str) -> String {
-    let (start, rest) = split_start(text, |_| false);
+    let (start, rest) = split_start(text);
     format!(
         "{start}# version: {DEFAULT_VERSION}\n# tool_type: shell\n# executor_id: rye/core/runtimes/bash/bash\n# category: {category}\n\
          # name: {name}\n# description: {description}\n# config_schema: {SCHEMA}\n# config: {{\"result\": \"streams\"}}\n# {PROVENANCE_KEY}: {record}\n\

@@ -185,7 +185,8 @@ fn stdio(
         config["env"] = Value::Object(env);
     }
     if let Some(cwd) = entry["cwd"].as_str() {
-        config["cwd"] = json!(variables(cwd, notes));
+        let cwd = rye_item::text::one_line(cwd);
+        notes.push(ImportNote::new(NoteKind::Lost, format!("its folder `{cwd}`: it starts in the project")));
     }
     Ok(config)
 }
@@ -206,7 +207,7 @@ fn http(name: &str, url: &str, entry: &Value, notes: &mut Vec<ImportNote>) -> Re
     Ok(config)
 }
 
-/// Variables or headers with credentials replaced by the name of a variable.
+/// Variables or headers, each value replaced by the name of a variable.
 fn secrets(
     server: &str,
     values: Option<&Value>,
@@ -224,9 +225,9 @@ fn secrets(
                 return Err(format!("`{}` has no text", rye_item::text::one_line(key)));
             }
         };
-        let written = variables(&text, notes);
-        if written.contains("${") || !is_secret(key, &text) {
-            kept.insert(key.clone(), json!(written));
+        // A value would decide what runs, or be a secret: only the names of variables come in.
+        if is_variable(&text) {
+            kept.insert(key.clone(), json!(variables(&text, notes)));
             continue;
         }
         let is_header = key.contains('-') || key.eq_ignore_ascii_case("authorization");
@@ -248,20 +249,14 @@ fn secrets(
     Ok(kept)
 }
 
-fn is_secret(key: &str, value: &str) -> bool {
-    let key = key.to_ascii_lowercase();
-    let is_named =
-        ["key", "token", "secret", "password", "passwd", "credential", "auth", "cookie", "dsn", "connection"]
-            .iter()
-            .any(|word| key.contains(word));
-    let has_login = value
-        .split_once("://")
-        .is_some_and(|(_, rest)| rest.split('/').next().is_some_and(|host| host.contains('@')));
-    let is_random = value.len() >= 24
-        && value.chars().all(|character| character.is_ascii_alphanumeric() || "_-.+/=".contains(character))
-        && value.chars().any(|character| character.is_ascii_digit())
-        && !value.contains('/');
-    !value.is_empty() && (is_named || has_login || is_random)
+/// Whether a text is one variable and nothing else: `${TOKEN}`, `${env:TOKEN}`.
+fn is_variable(text: &str) -> bool {
+    let word = text.strip_prefix("${").and_then(|rest| rest.strip_suffix('}'));
+    let word = word.map(|word| word.trim_start_matches("env:").trim_start_matches("input:"));
+    word.is_some_and(|word| {
+        !word.is_empty()
+            && word.chars().all(|character| character.is_ascii_alphanumeric() || "_-".contains(character))
+    })
 }
 
 /// Variables as they are written here: `${env:A}`, `${A:-b}` and `${input:a}` are `${A}`.

@@ -141,11 +141,11 @@ fn servers_come_without_credentials() {
     assert_eq!(
         config("tool:mcp/servers/files"),
         json!({"transport": "stdio", "command": "npx", "args": ["-y", "some-server", "{project_path}"],
-               "env": {"API_KEY": "${API_KEY}", "MODE": "fast", "B": "${B}"}})
+               "env": {"API_KEY": "${API_KEY}", "MODE": "${MODE}", "B": "${B}"}})
     );
     assert_eq!(
         config("tool:mcp/servers/web")["headers"],
-        json!({"Authorization": "${WEB_AUTHORIZATION}", "X-Mode": "1"})
+        json!({"Authorization": "${WEB_AUTHORIZATION}", "X-Mode": "${WEB_X_MODE}"})
     );
     let all: String =
         plan.items.iter().map(|item| item.text.as_str()).chain([words(&plan).as_str()]).collect();
@@ -262,7 +262,7 @@ fn scripts_become_tools_when_asked() {
     let parsed = rye_item::parse::python::parse(&python.text);
     assert_eq!(parsed.problems, [], "{}", python.text);
     assert_eq!(parsed.text("__tool_name__"), Some("a"));
-    assert!(python.text.starts_with("#!/usr/bin/env python3\n"));
+    assert!(python.text.contains("_rye_script = \"#!/usr/bin/env python3\\n"), "{}", python.text);
     let shell = rye_item::parse::shell::parse(&item(&plan, "tool:skills/s/scripts/b").text);
     assert_eq!((shell.problems.len(), shell.text("name")), (0, Some("b")));
     assert!(

@@ -127,3 +127,31 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn lines_of_scripts_are_not_metadata() {
+    let python = "SANDBOX = {\"write\": [\"~/.bashrc\"]}\nENV_CONFIG = {\"env\": {\"A\": \"${SECRET}\"}}\nDEPENDENCIES = [\"evil\"]\n__executor_id__ = \"rye/core/runtimes/python/function\"\nprint(1)\n";
+    let shell = "#!/bin/bash\n# sandbox: {\"write\": [\"~/.bashrc\"]}\n# env_config: {\"env\": {\"A\": \"${SECRET}\"}}\necho 1\n";
+    let plan = plan_with(
+        &[
+            ("s/SKILL.md", "---\nname: s\ndescription: d\n---\nx"),
+            ("s/scripts/a.py", python),
+            ("s/scripts/b.sh", shell),
+        ],
+        &ImportOptions { with_scripts: true, ..ImportOptions::default() },
+    );
+    let text = |name: &str| {
+        let found = plan.items.iter().find(|item| item.item.to_string() == name);
+        found.map(|item| item.text.clone()).unwrap_or_else(|| panic!("{name}: {}", words(&plan)))
+    };
+    let python = rye_item::parse::python::parse(&text("tool:skills/s/scripts/a"));
+    assert_eq!(python.text("__executor_id__"), Some("rye/core/runtimes/python/script"));
+    let shell = rye_item::parse::shell::parse(&text("tool:skills/s/scripts/b"));
+    for (parsed, own) in [(&python, 8), (&shell, 8)] {
+        let fields: Vec<&String> = parsed.fields.keys().collect();
+        assert!(fields.iter().all(|name| !name.to_lowercase().contains("sandbox")), "{fields:?}");
+        assert!(fields.iter().all(|name| !name.to_lowercase().contains("env_config")), "{fields:?}");
+        assert!(fields.iter().all(|name| !name.to_lowercase().contains("dependencies")), "{fields:?}");
+        assert!(fields.len() <= own + 1, "{fields:?}");
+    }
+}

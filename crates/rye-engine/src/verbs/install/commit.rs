@@ -5,7 +5,9 @@ use std::path::Path;
 
 use lillux::{Digest, file};
 use rye_bundle::install::transaction::InstallProgress;
-use rye_bundle::install::{FileAction, FileChange, InstallError, Transaction, generations, recover};
+use rye_bundle::install::{
+    FileAction, FileChange, InstallError, InstallPlan, Transaction, generations, recover,
+};
 use rye_bundle::{BundleLockfile, BundlePath, object};
 use rye_item::space::SpaceTier;
 use rye_item::{ItemId, ItemType};
@@ -15,7 +17,7 @@ use serde::Serialize;
 
 use super::prepare::{PreparedInstall, plan};
 use super::project_files::project_changes;
-use super::target::{lock_path, manifest_path, signer_path};
+use super::target::{InstalledBundle, lock_path, manifest_path, signer_path};
 use super::{ActionCounts, InstallSigner, trust};
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
@@ -120,6 +122,7 @@ pub fn install(
         manifest_hash: prepared.candidate.manifest_hash,
         installed_at: now.clone(),
         files: prepared.files.keys().cloned().collect(),
+        found: found_files(&current, previous.as_ref()),
         source: Some(prepared.source.name.clone()),
         source_digest: prepared.source.digest.clone(),
         signer: Some(prepared.preview.signer.fingerprint),
@@ -220,4 +223,14 @@ impl PreparedInstall {
         let rows = self.plan.rows.iter().filter(|row| actions.contains(&row.action));
         rows.map(|row| row.path.clone()).collect()
     }
+}
+
+/// The bundle's files that were there before its first installation, and so are not its own.
+fn found_files(plan: &InstallPlan, previous: Option<&InstalledBundle>) -> Vec<BundlePath> {
+    let is_brought = |path: &BundlePath| previous.is_some_and(|previous| previous.lock.files.contains(path));
+    let was_found = |path: &BundlePath| previous.is_some_and(|previous| previous.lock.found.contains(path));
+    let rows = plan.rows.iter().filter(|row| row.new.is_some());
+    rows.filter(|row| was_found(&row.path) || (row.action == FileAction::Unchanged && !is_brought(&row.path)))
+        .map(|row| row.path.clone())
+        .collect()
 }

@@ -125,6 +125,7 @@ impl InstallTarget {
             inputs.present.insert(path.clone(), present);
             inputs.installed.insert(path.clone(), is_unmodified);
         }
+        inputs.found.extend(previous.iter().flat_map(|previous| &previous.lock.found).cloned());
         for path in inputs.new.keys() {
             if !inputs.present.contains_key(path) {
                 inputs.present.insert(path.clone(), self.dir.file_state(path, MAX_FILE_BYTES)?);

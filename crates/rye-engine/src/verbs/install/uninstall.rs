@@ -35,6 +35,9 @@ pub struct UninstallResponse {
     pub files_removed: usize,
     /// Files that were changed here and stay.
     pub kept: Vec<BundlePath>,
+    /// Files that were there before the bundle and stay.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub found: Vec<BundlePath>,
     /// The user's own lockfiles of its tools, which were removed with them.
     pub lockfiles: Vec<String>,
     /// The project's lockfiles of its tools, which stay: they are the team's.
@@ -121,9 +124,10 @@ pub(crate) fn uninstall_with(
         Ok(contents.get(&paths[index]).cloned().unwrap_or_default())
     };
     transaction.run(&content, || Ok(()), progress)?;
-    let kept: Vec<BundlePath> =
-        plan.rows.iter().filter(|row| row.action == FileAction::Keep).map(|row| row.path.clone()).collect();
-    let tools = previous.lock.files.iter().filter(|path| !kept.contains(path)).filter_map(|path| {
+    let staying = plan.rows.iter().filter(|row| row.action == FileAction::Keep).map(|row| row.path.clone());
+    let (found, kept): (Vec<_>, Vec<_>) = staying.partition(|path| previous.lock.found.contains(path));
+    let is_gone = |path: &&BundlePath| !kept.contains(path) && !found.contains(path);
+    let tools = previous.lock.files.iter().filter(is_gone).filter_map(|path| {
         let is_tool = object::item_type(path, extractors) == Some(ItemType::Tool);
         ItemId::new(object::object_name(path).1).ok().filter(|_| is_tool)
     });
@@ -139,6 +143,7 @@ pub(crate) fn uninstall_with(
         lockfiles: display_paths(&unpinned.removed),
         lockfiles_left: display_paths(&unpinned.remaining),
         kept,
+        found,
         backups: has_backups.then(|| target.state.backups_folder(&backups).display().to_string()),
         approved_signers: approved_signers(engine, id),
     })
@@ -150,6 +155,7 @@ fn approved_signers(engine: &Engine, id: &BundleId) -> Vec<RemainingApproval> {
     let mut signers: Vec<RemainingApproval> = workspace
         .approvals
         .pins_of(id)
+        .filter(|pin| workspace.own_key.as_ref() != Some(&pin.key))
         .map(|pin| {
             let fingerprint = pin.key.fingerprint();
             let revoke = format!("rye bundle trust {id} --revoke --signer {fingerprint}");

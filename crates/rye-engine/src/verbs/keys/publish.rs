@@ -4,8 +4,10 @@ use std::path::{Path, PathBuf};
 
 use lillux::Fingerprint;
 use lillux::file;
+use rye_item::text::one_line;
+use rye_space::handovers;
 use rye_space::keys::{self, TRUSTED_FOLDER};
-use rye_trust::{Identity, check_owner_name};
+use rye_trust::{Identity, check_owner_name, is_look_alike};
 use serde::Serialize;
 
 use crate::engine::Engine;
@@ -29,7 +31,7 @@ pub struct PublishedIdentity {
 /// own document.
 ///
 /// # Errors
-/// When there is no project or no key, or the name is not valid.
+/// When there is no project or no key, or the name is not valid or that of another key in the project.
 pub fn publish(engine: &Engine, owner: Option<&str>) -> Result<PublishedIdentity> {
     let workspace = &engine.workspace;
     let ai = workspace.roots.project_ai().filter(|ai| ai.is_dir());
@@ -55,6 +57,26 @@ pub fn publish(engine: &Engine, owner: Option<&str>) -> Result<PublishedIdentity
         Error::new(Code::InvalidArgument, error.to_string())
             .hint("choose another name: rye keys publish --owner NAME")
     })?;
+    // The next colleague could not join: two keys with one name cannot be told apart.
+    let replaced = handovers::handovers_in(&ai.join(handovers::HANDOVERS_FOLDER));
+    let is_own_old =
+        |other: &Identity| replaced.iter().any(|(_, link)| link.old == other.key && link.new == public);
+    let others = documents.iter().filter_map(|found| found.identity.as_ref().ok());
+    let taken = others
+        .filter(|other| other.key != public && !is_own_old(other))
+        .filter(|other| workspace.keys.revocation(&other.fingerprint).is_none())
+        .find(|other| is_look_alike(&other.owner, &owner));
+    if let Some(other) = taken {
+        let (name, fingerprint) = (one_line(&other.owner), other.fingerprint);
+        return Err(Error::new(
+            Code::InvalidArgument,
+            format!(
+                "the name `{}` looks like `{name}` of the key {fingerprint} in this project",
+                one_line(&owner)
+            ),
+        )
+        .hint("choose another name: rye keys publish --owner NAME"));
+    }
     file::create_folders_beneath(&ai, Path::new(TRUSTED_FOLDER), false)?;
     let identity = Identity::new(public, &owner);
     keys::write_signed_document(&path, &identity.to_document(), &key, &engine.now()?)?;

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_attributes_are_told_everywhere() {
+    fn unknown_attributes_are_reported_everywhere() {
         let parsed = parse(
             "```xml\n<directive name='d' version='1.0.0' extend='x'>\n\
              <inputs all='1'><input name='a' requird='true'/></inputs>\n\
@@ -204,10 +204,10 @@ mod tests {
              <process><search query='x'><param name='a' vale='b'/></search></process>\n</directive>\n```\nDo it.\n",
         );
         assert_eq!(lines(&parsed.problems), [] as [&str; 0]);
-        let mut told = lines(&parsed.warnings);
-        told.sort();
+        let mut reported = lines(&parsed.warnings);
+        reported.sort();
         assert_eq!(
-            told,
+            reported,
             [
                 "2:37: unknown attribute `extend` of <directive>: did you mean `extends`?",
                 "3:33: unknown attribute `requird` of <input>: did you mean `required`?",
