@@ -47,10 +47,21 @@ pub(crate) fn hidden(text: &str) -> impl Iterator<Item = (usize, char)> {
             | '\u{1bca0}'..='\u{1bca3}'
             | '\u{1d173}'..='\u{1d17a}'
             | '\u{e0080}'..='\u{e0fff}' => true,
-            '\u{fe00}'..='\u{fe0e}' => before.is_none_or(|before| before.is_ascii_alphanumeric()),
-            other => other.is_control() && !matches!(other, '\n' | '\r' | '\t' | '\u{c}'),
+            // One selector says how a character looks; a row of them is a text of its own.
+            '\u{fe00}'..='\u{fe0e}' => {
+                before.is_none_or(|before| before.is_ascii_alphanumeric() || is_selector(before))
+            }
+            '\u{fe0f}' => before.is_none_or(is_selector),
+            '\u{2800}' | '\u{fffc}' | '\u{fdd0}'..='\u{fdef}' | '\u{fffe}' | '\u{ffff}' => true,
+            // Some programs end a line there, and some overwrite it.
+            '\r' => !text[offset + 1..].starts_with('\n'),
+            other => other.is_control() && !matches!(other, '\n' | '\t'),
         }
     })
+}
+
+fn is_selector(character: char) -> bool {
+    matches!(character, '\u{fe00}'..='\u{fe0f}' | '\u{e0100}'..='\u{e01ef}')
 }
 
 /// Whether a joiner has a use after a character: in emoji sequences, and in scripts that join letters.

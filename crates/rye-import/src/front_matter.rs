@@ -3,6 +3,8 @@
 use rye_item::yaml;
 use serde_json::{Map, Value};
 
+use crate::findings;
+
 /// The largest head that is read.
 const MAX_HEAD_BYTES: usize = 64 << 10;
 
@@ -15,6 +17,8 @@ pub(crate) enum FrontMatterError {
     Unclosed,
     #[error("its front matter has YAML anchors or aliases (line {0})")]
     Alias(usize),
+    #[error("its front matter has a {0}")]
+    Hidden(String),
     #[error("its front matter is not YAML: {0}")]
     Invalid(String),
 }
@@ -112,6 +116,18 @@ pub(crate) fn split(text: &str) -> Result<SplitText<'_>, FrontMatterError> {
     Err(FrontMatterError::Unclosed)
 }
 
+/// The first hidden character of any text in a value.
+fn hidden_in(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => findings::describe_hidden(text),
+        Value::Array(values) => values.iter().find_map(hidden_in),
+        Value::Object(fields) => {
+            fields.iter().find_map(|(key, value)| findings::describe_hidden(key).or_else(|| hidden_in(value)))
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => None,
+    }
+}
+
 /// Reads the keys as YAML. Where they are not YAML, by line: a line that begins with one of `known` keys begins its value, every
 /// other line goes on with it, as the clients that wrote such files read them.
 pub(crate) fn read(keys: &str, known: &[&str]) -> Result<FrontMatter, FrontMatterError> {
@@ -120,7 +136,16 @@ pub(crate) fn read(keys: &str, known: &[&str]) -> Result<FrontMatter, FrontMatte
     }
     match yaml::parse(keys) {
         Ok(document) => match document.value {
-            Value::Object(fields) => Ok(FrontMatter { fields, by_line: None }),
+            Value::Object(fields) => {
+                // Escapes can write what the file itself does not show.
+                let hidden = fields
+                    .iter()
+                    .find_map(|(key, value)| findings::describe_hidden(key).or_else(|| hidden_in(value)));
+                match hidden.filter(|_| !findings::has_hidden(keys)) {
+                    Some(what) => Err(FrontMatterError::Hidden(format!("{what} of a value"))),
+                    None => Ok(FrontMatter { fields, by_line: None }),
+                }
+            }
             Value::Null => Ok(FrontMatter::default()),
             _ => Err(FrontMatterError::Invalid("it is not a map of keys".to_owned())),
         },

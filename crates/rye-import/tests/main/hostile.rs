@@ -11,7 +11,9 @@ fn skill(body: &str) -> String {
 
 #[test]
 fn hidden_characters_refuse_the_skill() {
-    for hidden in ["\u{202e}", "\u{200b}", "\u{e0041}", "\u{2066}"] {
+    for hidden in
+        ["\u{202e}", "\u{200b}", "\u{e0041}", "\u{2066}", "\u{2764}\u{fe0f}\u{fe01}", "\r", "\u{2800}"]
+    {
         let text = skill(&format!("a{hidden}b"));
         for files in [
             vec![("s/SKILL.md", text.as_str())],
@@ -153,5 +155,15 @@ fn lines_of_scripts_are_not_metadata() {
         assert!(fields.iter().all(|name| !name.to_lowercase().contains("env_config")), "{fields:?}");
         assert!(fields.iter().all(|name| !name.to_lowercase().contains("dependencies")), "{fields:?}");
         assert!(fields.len() <= own + 1, "{fields:?}");
+    }
+}
+
+#[test]
+fn escaped_hidden_characters_refuse_the_skill() {
+    for escape in ["\\U000E0041", "\\u200B", "\\u202E"] {
+        let text = format!("---\nname: s\ndescription: \"a{escape}b\"\n---\nx");
+        let plan = plan(&[("s/SKILL.md", text.as_str())]);
+        assert_eq!(names(&plan), Vec::<String>::new(), "{}", words(&plan));
+        assert!(words(&plan).contains("hidden character U+"), "{}", words(&plan));
     }
 }
