@@ -181,8 +181,8 @@ mod tests {
                 "4:1: unknown tag <permisions> inside <metadata>: did you mean <permissions>?",
                 "6:8: unknown tag <hok> inside <hooks>: did you mean <hook>?",
                 "7:1: unknown tag <colour> inside <metadata>: there are <author>, <category>, <context>, \
-                 <continuation_directive>, <description>, <extends>, <hooks>, <limits>, <model>, <model_class>, <name>, \
-                 <permissions>, <version>",
+                 <continuation_directive>, <description>, <export>, <extends>, <hooks>, <imported>, <limits>, <model>, \
+                 <model_class>, <name>, <permissions>, <version>",
                 "9:1: <imputs> means nothing here: did you mean <inputs>?",
                 "9:10: <context> is ignored here: it belongs inside <metadata>",
                 "6:27: unknown attribute `wrapp` of <hok>: did you mean `wrap`?",
