@@ -205,11 +205,14 @@ impl ItemFile {
         if self.is_sealed() {
             return None;
         }
+        let covered = self.covered_form();
+        if let Some(document) = self.conflicting_document(&covered) {
+            return Some(document);
+        }
         match self.item.item_type {
             ItemType::Knowledge | ItemType::Config => return None,
             ItemType::Directive | ItemType::Tool => {}
         }
-        let covered = self.covered_form();
         let is_entry = self.parsed().fields.contains_key("entry_type");
         let as_entry = || parse::parse(Parser::MarkdownFrontmatter, ".md", &covered);
         if is_entry || states(&as_entry(), &["entry_type"]) {
@@ -236,6 +239,28 @@ impl ItemFile {
             }
         }
         None
+    }
+
+    /// The document that decides about trust which the text could be used as, in another folder.
+    fn conflicting_document(&self, covered: &[u8]) -> Option<&'static str> {
+        // The two kinds in the folder of keys are read strictly there.
+        if self.item.item_type == ItemType::Config && self.item.id.is_within("keys") {
+            return None;
+        }
+        let text = std::str::from_utf8(covered).ok()?;
+        let manifest = || crate::manifest::may_be_manifest(text).then_some("a bundle's manifest");
+        rye_trust::signed_document(text).or_else(manifest)
+    }
+
+    /// Whether a tool's text could be used as a config: a map in YAML, in a file whose own language is another one.
+    #[must_use]
+    pub fn reads_as_config(&self) -> bool {
+        let parser = self.extractors.for_type(self.item.item_type).parser_for(&self.extension);
+        if self.item.item_type != ItemType::Tool || matches!(parser, None | Some(Parser::Yaml)) {
+            return false;
+        }
+        let parsed = parse::parse(Parser::Yaml, ".yaml", &self.covered_form());
+        parsed.problems.is_empty() && !parsed.fields.is_empty()
     }
 
     /// Why the extension decides what the text means, although no signature covers it.

@@ -11,6 +11,7 @@ use rye_item::text::{one_line, quote};
 use rye_item::{BundleId, Diagnostic, InvalidId, ItemId, ItemRef, ItemType, SignatureFormat, Space, yaml};
 use rye_trust::coverage::{ContentStatus, compare_content};
 pub use rye_trust::object::FileHash;
+use rye_trust::other_document::has_escaped_letters;
 use rye_trust::signature::{FileLayout, SignatureLine, Timestamp};
 use rye_trust::{Coverage, Subject};
 use semver::Version;
@@ -25,6 +26,7 @@ pub const MAX_MANIFEST_FILES: usize = 20_000;
 /// The largest manifest that is read.
 pub const MAX_MANIFEST_BYTES: u64 = 16 << 20;
 const MAX_PROBLEMS: usize = 100;
+const TOP_LEVEL_KEYS: [&str; 2] = ["bundle", "files"];
 /// The type of a file that is no item.
 pub const ASSET_TYPE: &str = "asset";
 
@@ -157,6 +159,20 @@ impl Manifest {
     }
 }
 
+/// Whether a text could be used as a manifest, whatever else it says: looser than [`Manifest::parse`].
+#[must_use]
+pub fn may_be_manifest(text: &str) -> bool {
+    // Written with escapes, the words need not be there.
+    let is_possible = (text.contains("bundle") && text.contains("files")) || has_escaped_letters(text);
+    is_possible
+        && yaml::parse(text).is_ok_and(|document| {
+            let map = document.value.as_object();
+            map.is_some_and(|map| {
+                TOP_LEVEL_KEYS.iter().all(|key| map.get(*key).is_some_and(Value::is_object))
+            })
+        })
+}
+
 /// Whether a file of a bundle is not installed with it: keys and approvals belong to the user, and lockfiles speak for
 /// the system space only. Such files are judged with the bundle; installing leaves them behind.
 #[must_use]
@@ -187,6 +203,15 @@ impl ManifestReader {
 
     fn read_manifest(&mut self, document: &Value) -> Option<Manifest> {
         let empty = Map::new();
+        // A text that was signed as something else, such as a tool, says more than a manifest does.
+        for key in document
+            .as_object()
+            .into_iter()
+            .flat_map(Map::keys)
+            .filter(|key| !TOP_LEVEL_KEYS.contains(&key.as_str()))
+        {
+            self.push_problem(&one_line(key), &"a manifest has `bundle` and `files` only");
+        }
         let metadata = document.get("bundle").and_then(Value::as_object).unwrap_or_else(|| {
             self.push_problem("bundle", &"it is missing, or no map");
             &empty

@@ -1,5 +1,6 @@
-//! Hand-overs: the owner of a key replaces it by a new one. Both keys sign: the old one says which key follows it, the new one
-//! says that it is the same owner's. A document of `.ai/config/keys/handovers/<old fingerprint>.toml`.
+//! Hand-overs: the owner of a key replaces it by a new one. Both keys sign the same statement: the old one grants, the new
+//! one accepts. The statement is nothing else that keys sign, so a document that the old key signed as an item, such as a
+//! tool of that text, hands nothing over. A document of `.ai/config/keys/handovers/<old fingerprint>.toml`.
 
 use lillux::{Digest, Fingerprint, PublicKey, SecretKey, Signature};
 use rye_item::ItemType;
@@ -10,7 +11,7 @@ use crate::identity::signature_format;
 use crate::sign::{SignOutcome, sign};
 use crate::signature::{FileLayout, Timestamp};
 
-/// What the new key signs begins with this, so that it is no other statement.
+/// What both keys sign begins with this, so that it is no other statement.
 const STATEMENT: &str = "rye key hand-over, version 1";
 
 /// Why a document is not a valid hand-over.
@@ -45,16 +46,22 @@ pub struct Handover {
 }
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(dead_code, reason = "fields that documents have and nothing reads")]
 struct Document {
+    version: Option<String>,
+    category: Option<String>,
     old: String,
     new: String,
     at: String,
+    granted: String,
     accepted: String,
     old_key: Pem,
     new_key: Pem,
 }
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Pem {
     pem: String,
 }
@@ -65,9 +72,10 @@ impl Handover {
     pub fn document(old: &SecretKey, new: &SecretKey, at: &Timestamp) -> Vec<u8> {
         let handover = Self { old: old.public_key(), new: new.public_key(), at: at.clone() };
         let text = format!(
-            "version = \"1.0.0\"\ncategory = \"keys/handovers\"\nold = \"{}\"\nnew = \"{}\"\nat = \"{at}\"\naccepted = \"{}\"\n\n[old_key]\npem = \"\"\"\n{}\"\"\"\n\n[new_key]\npem = \"\"\"\n{}\"\"\"\n",
+            "version = \"1.0.0\"\ncategory = \"keys/handovers\"\nold = \"{}\"\nnew = \"{}\"\nat = \"{at}\"\ngranted = \"{}\"\naccepted = \"{}\"\n\n[old_key]\npem = \"\"\"\n{}\"\"\"\n\n[new_key]\npem = \"\"\"\n{}\"\"\"\n",
             handover.old.fingerprint(),
             handover.new.fingerprint(),
+            old.sign(&handover.statement()).to_base64(),
             new.sign(&handover.statement()).to_base64(),
             handover.old.to_pem(),
             handover.new.to_pem(),
@@ -105,6 +113,10 @@ impl Handover {
         if !is_intact || !is_by_old {
             return Err(HandoverError::OldKey);
         }
+        let granted = Signature::from_base64(&document.granted).ok_or(HandoverError::OldKey)?;
+        if !handover.old.verify(&handover.statement(), &granted) {
+            return Err(HandoverError::OldKey);
+        }
         let accepted = Signature::from_base64(&document.accepted).ok_or(HandoverError::NewKey)?;
         if !handover.new.verify(&handover.statement(), &accepted) {
             return Err(HandoverError::NewKey);
@@ -124,7 +136,7 @@ impl Handover {
         self.new.fingerprint()
     }
 
-    /// The digest of what the new key signs: both keys whole, and the time.
+    /// The digest of what both keys sign: both keys whole, and the time.
     fn statement(&self) -> Digest {
         Digest::of(format!("{STATEMENT}\n{}{}{}\n", self.old.to_pem(), self.new.to_pem(), self.at).as_bytes())
     }
@@ -172,9 +184,33 @@ mod tests {
             text.replace(new.fingerprint().as_str(), other.fingerprint().as_str())
                 .replace(&new.to_pem(), &other.to_pem())
         };
-        assert_eq!(Handover::parse(&resigned(&document, renamed, &key(1))), Err(HandoverError::NewKey));
+        assert_eq!(Handover::parse(&resigned(&document, renamed, &key(1))), Err(HandoverError::OldKey));
         let later = |text: &str| text.replace("2026", "2027");
-        assert_eq!(Handover::parse(&resigned(&document, later, &key(1))), Err(HandoverError::NewKey));
+        assert_eq!(Handover::parse(&resigned(&document, later, &key(1))), Err(HandoverError::OldKey));
+        let statement = Handover::parse(&document).expect("a hand-over").statement();
+        let signed = |seed: u8| key(seed).sign(&statement).to_base64();
+        let accepted_by_old = |text: &str| text.replace(&signed(2), &signed(1));
+        assert_eq!(
+            Handover::parse(&resigned(&document, accepted_by_old, &key(1))),
+            Err(HandoverError::NewKey)
+        );
+    }
+
+    #[test]
+    fn text_signed_as_a_tool_hands_nothing_over() {
+        let document = Handover::document(&key(1), &key(2), &at());
+        let statement = Handover::parse(&document).expect("a hand-over").statement();
+        let granted = format!("granted = \"{}\"\n", key(1).sign(&statement).to_base64());
+        // The old key signed the text, but not the statement.
+        let by_new = format!("granted = \"{}\"\n", key(2).sign(&statement).to_base64());
+        let not_granted = |text: &str| text.replace(&granted, &by_new);
+        assert_eq!(Handover::parse(&resigned(&document, not_granted, &key(1))), Err(HandoverError::OldKey));
+        let missing = |text: &str| text.replace(&granted, "");
+        let as_tool = |text: &str| format!("tool_type = \"x\"\n{text}");
+        for change in [&missing as &dyn Fn(&str) -> String, &as_tool] {
+            let parsed = Handover::parse(&resigned(&document, change, &key(1)));
+            assert!(matches!(parsed, Err(HandoverError::Unreadable(_))), "{parsed:?}");
+        }
     }
 
     #[test]

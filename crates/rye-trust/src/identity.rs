@@ -36,7 +36,13 @@ pub enum IdentityError {
     /// It claims to be signed by its own key, and is not.
     #[error("the identity document names its own key as its signer, but that key did not sign it")]
     Forged,
+    /// It says that it belongs to another folder.
+    #[error("the identity document says category `{0}`, not `{IDENTITY_CATEGORY}`")]
+    Category(String),
 }
+
+/// The category of identity documents.
+pub const IDENTITY_CATEGORY: &str = "keys/trusted";
 
 /// Who a key belongs to, as a document says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,11 +63,16 @@ pub struct Identity {
     pub signature: Option<SignatureLine>,
 }
 
+/// Every field is known: a text that a key signed as something else, such as a tool, is no identity.
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(dead_code, reason = "fields that documents have and nothing reads")]
 struct Document {
     fingerprint: String,
     owner: Option<String>,
     version: Option<String>,
+    category: Option<String>,
+    attestation: Option<String>,
     #[serde(default)]
     may_introduce: bool,
     scope: Option<Scope>,
@@ -69,11 +80,13 @@ struct Document {
 }
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Scope {
     projects: Vec<String>,
 }
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Pem {
     pem: String,
 }
@@ -104,6 +117,9 @@ impl Identity {
         };
         let text = std::str::from_utf8(bytes).map_err(|error| unreadable(&error))?;
         let document: Document = toml::from_str(text).map_err(|error| unreadable(&error.message()))?;
+        if let Some(category) = document.category.filter(|category| category != IDENTITY_CATEGORY) {
+            return Err(IdentityError::Category(rye_item::text::one_line(&category)));
+        }
         let key = PublicKey::from_pem(&document.public_key.pem)?;
         let actual = key.fingerprint();
         if document.fingerprint != actual.as_str() {

@@ -123,3 +123,44 @@ fn tool_in_two_languages_is_refused() {
         assert!(!verifies_renamed(text, from, to), "{from} as {to}");
     }
 }
+
+const KEY_TABLE: &str = "[public_key]\npem = \"\"\"\n-----BEGIN PUBLIC KEY-----\n\"\"\"\n";
+
+/// What signing says of a tool's text.
+fn sign_refusal(path: &str, text: &str) -> String {
+    let user = User::initialized();
+    user.write(path, text);
+    let run = user.run(["sign", "tool", "**", "--json"]);
+    assert_eq!(run.exit, 9, "{text}: {run}");
+    run.stdout
+}
+
+#[test]
+fn documents_about_trust_are_signed_as_nothing_else() {
+    let tool = "tool_type = \"x\"\ndescription = \"d\"\nversion = \"1.0.0\"\n";
+    let at = |category: &str, rest: &str| format!("{tool}category = \"{category}\"\nname = \"two\"\n{rest}");
+    let handover = KEY_TABLE.replace("public_key", "old_key");
+    for (path, text, document) in [
+        ("tools/keys/trusted/two.toml", at("keys/trusted", KEY_TABLE), "an identity document"),
+        ("tools/team/two.toml", at("team", KEY_TABLE), "an identity document"),
+        ("tools/keys/handovers/two.toml", at("keys/handovers", &handover), "a key hand-over"),
+        ("tools/team/plain.py", format!("fingerprint = \"x\"\n{KEY_TABLE}"), "an identity document"),
+        (
+            "tools/team/two.yaml",
+            "tool_type: x\ndescription: d\nversion: \"1.0.0\"\ncategory: team\nname: two\nbundle: {id: gifts}\nfiles: {}\n"
+                .to_owned(),
+            "a bundle's manifest",
+        ),
+    ] {
+        let refusal = sign_refusal(path, &text);
+        assert!(refusal.contains(document), "{path}: {refusal}");
+    }
+}
+
+#[test]
+fn source_that_reads_as_config_is_not_signed() {
+    for text in ["category: \"mcp\"\nsign: \"allow\"\n", "{\"category\": \"mcp\", \"sign\": \"allow\"}\n"] {
+        let refusal = sign_refusal("tools/team/plain.py", text);
+        assert!(refusal.contains("reads as a config as well"), "{refusal}");
+    }
+}

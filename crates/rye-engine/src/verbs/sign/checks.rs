@@ -127,6 +127,11 @@ fn find_problems(engine: &Engine, located: &ItemFile) -> Vec<Diagnostic> {
     // What verification would call misplaced is not signed in the first place.
     if problems.is_empty() {
         problems.extend(located.misplacement().map(Diagnostic::new));
+        if located.reads_as_config() {
+            problems.push(Diagnostic::new(
+                "it reads as a config as well, and its signature would count for that too: write it as code",
+            ));
+        }
     }
     problems
 }
