@@ -9,7 +9,7 @@ use rusqlite::{Connection, OpenFlags};
 
 use super::connection::{connect, database_path};
 use super::row_seal::RowSealer;
-use super::{DATABASE, DbError, ThreadSecret, folder, queries, schema};
+use super::{DATABASE, DbError, ThreadSecret, folder, queries, schema, schema_check};
 use rye_store::ThreadStoreError;
 use rye_thread::thread_id::ThreadId;
 
@@ -102,6 +102,7 @@ fn inspect_database(database: &Path, folders: usize, signing_keys: &Path) -> Res
             (false, folders) => StoreCondition::Lost { folders },
         });
     }
+    schema_check::refuse_foreign_schema(&connection)?;
     let threads: u64 = connection.query_row("SELECT count(*) FROM threads", [], |row| row.get(0))?;
     let secret = match ThreadSecret::load(signing_keys) {
         Ok(secret) => secret,

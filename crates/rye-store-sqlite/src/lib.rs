@@ -30,6 +30,7 @@ mod reply;
 mod rolling;
 mod row_seal;
 mod schema;
+mod schema_check;
 mod secret;
 mod store;
 #[cfg(test)]
@@ -110,6 +111,7 @@ impl SqliteStore {
             let connection = connect(&database, OpenFlags::SQLITE_OPEN_CREATE)?;
             check_version(&connection, &database)?;
             condition::refuse_lost_tables(folder, &connection)?;
+            schema_check::refuse_foreign_schema(&connection)?;
             if !schema::is_current(&connection, spec)? {
                 connection.execute_batch("BEGIN IMMEDIATE")?;
                 schema::migrate(&connection, spec, &secret.mac())?;
@@ -150,6 +152,7 @@ impl SqliteStore {
         let prepare = || -> Result<(Connection, i64), DbError> {
             let connection = connect(&database, OpenFlags::empty())?;
             check_version(&connection, &database)?;
+            schema_check::refuse_foreign_schema(&connection)?;
             let version = schema::version(&connection)?;
             Ok((connection, version))
         };

@@ -71,14 +71,8 @@ const BUILTIN_COLUMNS: [&str; 18] = [
 /// Brings the database to this version and this schema, in one transaction that the caller has begun.
 pub(super) fn migrate(connection: &Connection, spec: &LedgerSpec, mac: &Mac) -> Result<(), DbError> {
     let found = version(connection)?;
-    if found < 1 {
-        connection.execute_batch(MIGRATION_1_TABLES)?;
-    }
-    if found < 2 {
-        connection.execute_batch(MIGRATION_2_DETACHED)?;
-    }
+    create_tables(connection, found, VERSION)?;
     if found < 3 {
-        connection.execute_batch(MIGRATION_3_ROW_SEAL)?;
         let mut bytes = [0; 8];
         getrandom::fill(&mut bytes)
             .map_err(|error| DbError::from(ThreadStoreError::Failed(error.to_string())))?;
@@ -86,16 +80,61 @@ pub(super) fn migrate(connection: &Connection, spec: &LedgerSpec, mac: &Mac) -> 
         connection.execute("INSERT INTO facts (name, value) VALUES (?1, ?2)", (STORE_ID_KEY, store))?;
         row_seal::seal_all(connection, &RowSealer { mac: mac.clone(), store })?;
     }
-    if found < 4 {
-        connection.execute_batch(MIGRATION_4_WAITS)?;
-    }
-    if found < 5 {
-        connection.execute_batch(MIGRATION_5_CANCEL_REQUESTS)?;
-    }
     if found < VERSION {
         connection.pragma_update(None, "user_version", VERSION)?;
     }
     extend_ledger(connection, spec)
+}
+
+/// Makes the tables and indexes of the versions after `from`, up to `to`.
+pub(super) fn create_tables(connection: &Connection, from: i64, to: i64) -> Result<(), DbError> {
+    for (migration, version) in MIGRATIONS.into_iter().zip(1..) {
+        if from < version && version <= to {
+            connection.execute_batch(migration)?;
+        }
+    }
+    Ok(())
+}
+
+/// The statements by which settings made the ledger of `found` from that of `own`, as far as settings can.
+pub(super) fn added_statements(found: &Connection, own: &Connection) -> Result<Vec<String>, DbError> {
+    let mut statements = Vec::new();
+    let known = ledger_names(own, LEDGER_COLUMNS)?;
+    let mut columns = found.prepare(
+        "SELECT name, type, \"notnull\", coalesce(dflt_value, '') FROM pragma_table_info('budget_ledger')",
+    )?;
+    let rows = columns.query_map([], |row| {
+        Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?, row.get::<_, bool>(2)?, row.get(3)?))
+    })?;
+    for row in rows {
+        let (name, sql_type, is_required, default): (String, String, bool, String) = row?;
+        let is_plain = is_name(&name) && SQL_TYPES.contains(&sql_type.as_str()) && is_literal(&default);
+        if is_plain && !known.contains(&name) {
+            statements.push(add_column(&name, &sql_type, !is_required, &default));
+        }
+    }
+    let known = ledger_names(own, LEDGER_INDEXES)?;
+    for index in ledger_names(found, LEDGER_INDEXES)? {
+        if known.contains(&index) || !is_name(&index) {
+            continue;
+        }
+        let mut columns = found.prepare("SELECT name FROM pragma_index_info(?1) ORDER BY seqno")?;
+        let columns: Vec<Option<String>> =
+            columns.query_map([&index], |row| row.get(0))?.collect::<Result<_, _>>()?;
+        let columns: Option<Vec<String>> = columns.into_iter().collect();
+        let plain = columns.filter(|columns| !columns.is_empty() && columns.iter().all(|name| is_name(name)));
+        statements.extend(plain.map(|columns| add_index(&index, &columns)));
+    }
+    Ok(statements)
+}
+
+/// Whether a text is a value as [`sql_literal`] writes one.
+fn is_literal(text: &str) -> bool {
+    let quoted = text.strip_prefix('\'').and_then(|rest| rest.strip_suffix('\''));
+    match quoted {
+        Some(inner) => !inner.replace("''", "").contains(['\'', '\0']),
+        None => text == "NULL" || text.parse::<f64>().is_ok_and(f64::is_finite),
+    }
 }
 
 /// Whether nothing is to be done to the database.
@@ -140,37 +179,49 @@ fn extend_ledger(connection: &Connection, spec: &LedgerSpec) -> Result<(), DbErr
 /// What is to be said to the database so that the ledger is as the settings want it.
 fn missing_statements(connection: &Connection, spec: &LedgerSpec) -> Result<Vec<String>, DbError> {
     validate(spec)?;
-    let query_names = |sql: &str| -> Result<Vec<String>, DbError> {
-        let mut statement = connection.prepare(sql)?;
-        let names = statement.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?;
-        Ok(names)
-    };
-    let columns = query_names("SELECT name FROM pragma_table_info('budget_ledger')")?;
-    let indexes =
-        query_names("SELECT name FROM sqlite_schema WHERE type = 'index' AND tbl_name = 'budget_ledger'")?;
+    let columns = ledger_names(connection, LEDGER_COLUMNS)?;
+    let indexes = ledger_names(connection, LEDGER_INDEXES)?;
     let mut statements = Vec::new();
     for column in spec.columns.iter().filter(|column| !columns.contains(&column.name)) {
-        let null = if column.is_nullable { "" } else { " NOT NULL" };
         let default = column.default.as_ref().and_then(sql_literal).unwrap_or_else(|| "NULL".to_owned());
-        statements.push(format!(
-            "ALTER TABLE budget_ledger ADD COLUMN \"{}\" {}{null} DEFAULT {default}",
-            column.name, column.sql_type
-        ));
+        statements.push(add_column(&column.name, &column.sql_type, column.is_nullable, &default));
     }
     for index in spec.indexes.iter().filter(|index| !indexes.contains(&index.name)) {
-        let columns: Vec<String> = index.columns.iter().map(|name| format!("\"{name}\"")).collect();
-        statements.push(format!("CREATE INDEX \"{}\" ON budget_ledger ({})", index.name, columns.join(", ")));
+        statements.push(add_index(&index.name, &index.columns));
     }
     Ok(statements)
 }
 
+const LEDGER_COLUMNS: &str = "SELECT name FROM pragma_table_info('budget_ledger')";
+const LEDGER_INDEXES: &str =
+    "SELECT name FROM sqlite_schema WHERE type = 'index' AND tbl_name = 'budget_ledger' ORDER BY rowid";
+
+fn ledger_names(connection: &Connection, sql: &str) -> Result<Vec<String>, DbError> {
+    let mut statement = connection.prepare(sql)?;
+    let names = statement.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?;
+    Ok(names)
+}
+
+fn add_column(name: &str, sql_type: &str, is_nullable: bool, default: &str) -> String {
+    let null = if is_nullable { "" } else { " NOT NULL" };
+    format!("ALTER TABLE budget_ledger ADD COLUMN \"{name}\" {sql_type}{null} DEFAULT {default}")
+}
+
+fn add_index(name: &str, columns: &[String]) -> String {
+    let columns: Vec<String> = columns.iter().map(|column| format!("\"{column}\"")).collect();
+    format!("CREATE INDEX \"{name}\" ON budget_ledger ({})", columns.join(", "))
+}
+
+/// The types a column of settings may have.
+const SQL_TYPES: [&str; 4] = ["TEXT", "INTEGER", "REAL", "BLOB"];
+
+/// Names of columns and indexes in settings.
+fn is_name(name: &str) -> bool {
+    !name.is_empty() && name.len() <= 64 && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_')
+}
+
 fn validate(spec: &LedgerSpec) -> Result<(), DbError> {
     let invalid = |what: String| Err(DbError::from(ThreadStoreError::Schema(what)));
-    let is_name = |name: &str| {
-        !name.is_empty()
-            && name.len() <= 64
-            && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_')
-    };
     let shown = rye_item::text::one_line;
     for column in &spec.columns {
         if !is_name(&column.name) {
@@ -179,7 +230,7 @@ fn validate(spec: &LedgerSpec) -> Result<(), DbError> {
         if BUILTIN_COLUMNS.contains(&column.name.as_str()) {
             continue;
         }
-        if !matches!(column.sql_type.as_str(), "TEXT" | "INTEGER" | "REAL" | "BLOB") {
+        if !SQL_TYPES.contains(&column.sql_type.as_str()) {
             return invalid(format!(
                 "`{}` is no type; there are TEXT, INTEGER, REAL, BLOB",
                 shown(&column.sql_type)
@@ -218,7 +269,16 @@ fn sql_literal(value: &Value) -> Option<String> {
     }
 }
 
-/// Threads that go on without the command that started them, and why nobody goes on with one.
+/// One script for each version, from the first.
+const MIGRATIONS: [&str; 5] = [
+    MIGRATION_1_TABLES,
+    MIGRATION_2_DETACHED,
+    MIGRATION_3_ROW_SEAL,
+    MIGRATION_4_WAITS,
+    MIGRATION_5_CANCEL_REQUESTS,
+];
+
+/// Threads that run without the command that started them, and a note about the last attempt to resume one.
 const MIGRATION_2_DETACHED: &str = "
 ALTER TABLE threads ADD COLUMN detached INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE threads ADD COLUMN note TEXT;

@@ -94,7 +94,7 @@ fn older_database_is_read_and_migrated() {
     store.execute(
         "ALTER TABLE threads DROP COLUMN revision; ALTER TABLE threads DROP COLUMN row_mac;
          DROP INDEX threads_detached; ALTER TABLE threads DROP COLUMN detached; ALTER TABLE threads DROP COLUMN note;
-         DELETE FROM facts; PRAGMA user_version = 1",
+         DROP TABLE waits; DROP TABLE cancel_requests; DELETE FROM facts; PRAGMA user_version = 1",
     );
     assert_eq!(store.condition(), StoreCondition::Older { found: 1 });
     let secret = ThreadSecret::load_or_create(&store.keys()).expect("a secret");
@@ -114,4 +114,62 @@ fn newer_and_damaged_databases_are_named() {
     lillux::file::write_atomic(&store.database(), &noise, lillux::file::FileMode::Private).expect("written");
     assert!(matches!(store.condition(), StoreCondition::Damaged { .. }));
     assert!(store.open_errors().iter().all(|error| matches!(error, Some(ThreadStoreError::Damaged { .. }))));
+}
+
+#[test]
+fn database_with_foreign_schema_is_refused() {
+    for sql in [
+        "CREATE TRIGGER zero AFTER UPDATE ON budget_ledger BEGIN UPDATE budget_ledger SET subtree_spend = 0; END",
+        "CREATE TRIGGER forget AFTER INSERT ON cancel_requests BEGIN DELETE FROM cancel_requests; END",
+        "CREATE VIEW more AS SELECT * FROM threads",
+        "CREATE TABLE more (a INTEGER)",
+        "CREATE INDEX budget_more ON budget_ledger (actual_spend) WHERE actual_spend > 0",
+        "CREATE UNIQUE INDEX more ON budget_ledger (actual_spend)",
+        "CREATE INDEX more ON budget_ledger (abs(actual_spend))",
+        "CREATE INDEX more ON calls (spend)",
+        "ALTER TABLE budget_ledger ADD COLUMN more INTEGER AS (actual_spend + 1)",
+        "ALTER TABLE budget_ledger ADD COLUMN more INTEGER NOT NULL DEFAULT 0 CHECK (actual_spend < 5)",
+        "ALTER TABLE threads ADD COLUMN more INTEGER",
+        "DROP INDEX threads_root",
+        "DROP TABLE cancel_requests;
+         CREATE TABLE cancel_requests (thread INTEGER PRIMARY KEY ON CONFLICT IGNORE, reason TEXT NOT NULL,
+             at_ms INTEGER NOT NULL) STRICT",
+    ] {
+        let closed = ClosedStore::new();
+        closed.execute(sql);
+        assert!(
+            matches!(closed.condition(), StoreCondition::Damaged { .. }),
+            "{sql}: {:?}",
+            closed.condition()
+        );
+        for error in closed.open_errors() {
+            assert!(matches!(error, Some(ThreadStoreError::Damaged { .. })), "{sql}: {error:?}");
+        }
+    }
+}
+
+#[test]
+fn ledger_extended_by_settings_is_its_own() {
+    let closed = ClosedStore::new();
+    let column = |name: &str, sql_type: &str, default| ColumnSpec {
+        name: name.to_owned(),
+        sql_type: sql_type.to_owned(),
+        is_nullable: false,
+        default: Some(default),
+    };
+    let spec = LedgerSpec {
+        columns: vec![
+            column("team", "TEXT", serde_json::json!("it's ours")),
+            column("weight", "REAL", serde_json::json!(1.5)),
+        ],
+        indexes: vec![IndexSpec {
+            name: "by_team".to_owned(),
+            columns: vec!["team".to_owned(), "thread".to_owned()],
+        }],
+        ..LedgerSpec::default()
+    };
+    let secret = ThreadSecret::load_or_create(&closed.keys()).expect("a secret");
+    drop(SqliteStore::open(&closed.threads(), &secret, &spec).expect("extended"));
+    assert_eq!(closed.open_errors(), [None, None]);
+    assert_eq!(closed.condition(), StoreCondition::Ready { threads: 1 });
 }

@@ -253,6 +253,7 @@ fn rows_of_an_older_rye_are_sealed_once() {
         &home.folder.path().join("project"),
         "UPDATE threads SET head_mac = zeroblob(32) WHERE thread = 2;
          ALTER TABLE threads DROP COLUMN revision; ALTER TABLE threads DROP COLUMN row_mac;
+         DROP TABLE waits; DROP TABLE cancel_requests;
          DELETE FROM facts WHERE name = 'store'; PRAGMA user_version = 2",
     );
     std::fs::remove_dir_all(home.keys()).expect("no record yet");
