@@ -174,14 +174,17 @@ fn validate(spec: &LedgerSpec) -> Result<(), DbError> {
     let shown = rye_item::text::one_line;
     for column in &spec.columns {
         if !is_name(&column.name) {
-            return invalid(format!("`{}` is no name for a column: a to z and _ are", shown(&column.name)));
+            return invalid(format!(
+                "`{}` is not a name for a column: a to z and _ are",
+                shown(&column.name)
+            ));
         }
         if BUILTIN_COLUMNS.contains(&column.name.as_str()) {
             continue;
         }
         if !matches!(column.sql_type.as_str(), "TEXT" | "INTEGER" | "REAL" | "BLOB") {
             return invalid(format!(
-                "`{}` is no type; there are TEXT, INTEGER, REAL, BLOB",
+                "`{}` is not a type; there are TEXT, INTEGER, REAL, BLOB",
                 shown(&column.sql_type)
             ));
         }
@@ -198,7 +201,7 @@ fn validate(spec: &LedgerSpec) -> Result<(), DbError> {
             BUILTIN_COLUMNS.contains(&name.as_str()) || spec.columns.iter().any(|column| column.name == *name)
         };
         if !is_name(&index.name) {
-            return invalid(format!("`{}` is no name for an index: a to z and _ are", shown(&index.name)));
+            return invalid(format!("`{}` is not a name for an index: a to z and _ are", shown(&index.name)));
         }
         if index.columns.is_empty() || !index.columns.iter().all(is_column) {
             return invalid(format!("index `{}` names no column, or one that is not there", index.name));
@@ -218,7 +221,7 @@ fn sql_literal(value: &Value) -> Option<String> {
     }
 }
 
-/// Threads that go on without the command that started them, and why nobody goes on with one.
+/// Threads that continue without the command that started them, and why no process continues with one.
 const MIGRATION_2_DETACHED: &str = "
 ALTER TABLE threads ADD COLUMN detached INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE threads ADD COLUMN note TEXT;

@@ -10,7 +10,7 @@ use crate::identity::signature_format;
 use crate::sign::{SignOutcome, sign};
 use crate::signature::{FileLayout, Timestamp};
 
-/// What the new key signs begins with this, so that it is no other statement.
+/// What the new key signs begins with this, so that it cannot pass for another statement.
 const STATEMENT: &str = "rye key hand-over, version 1";
 
 /// Why a document is not a valid hand-over.
