@@ -128,7 +128,7 @@ pub fn assert_no_processes(marker: &str) {
 pub fn wait_for_io(child: &mut std::process::Child, calls: u64) {
     let path = format!("/proc/{}/io", child.id());
     let count = || -> Option<u64> {
-        let text = std::fs::read_to_string(&path).ok()?;
+        let text = fs::read_to_string(&path).ok()?;
         let value =
             |name: &str| text.lines().find_map(|line| line.strip_prefix(name))?.trim().parse::<u64>().ok();
         Some(value("syscr:")? + value("syscw:")?)

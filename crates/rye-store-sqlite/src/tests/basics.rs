@@ -89,14 +89,13 @@ fn another_opening_changes_the_version() {
 #[test]
 fn asynchronous_reads_leave_their_thread() {
     let folder = tempfile::tempdir().expect("a folder");
-    let store =
-        crate::SqliteStore::open(folder.path(), &test_secret(), &LedgerSpec::default()).expect("a store");
+    let store = SqliteStore::open(folder.path(), &test_secret(), &LedgerSpec::default()).expect("a store");
     let reading_thread = || store.reading(|_, _| Ok(std::thread::current().id()));
     let here = std::thread::current().id();
     assert_eq!(rye_store::block_on(reading_thread()).expect("read"), here);
     let (sender, receiver) = std::sync::mpsc::channel();
     let mut future = reading_thread();
-    let waker = std::sync::Arc::new(NotifyWaker(sender)).into();
+    let waker = Arc::new(NotifyWaker(sender)).into();
     let mut context = std::task::Context::from_waker(&waker);
     let thread = loop {
         match future.as_mut().poll(&mut context) {
@@ -110,7 +109,7 @@ fn asynchronous_reads_leave_their_thread() {
 struct NotifyWaker(std::sync::mpsc::Sender<()>);
 
 impl std::task::Wake for NotifyWaker {
-    fn wake(self: std::sync::Arc<Self>) {
+    fn wake(self: Arc<Self>) {
         let _ = self.0.send(());
     }
 }

@@ -85,9 +85,9 @@ fn unusable_budget_database_refuses_calls() {
 
 /// What a process that is killed between its two commits leaves: the budgets' commit, and not the store's.
 fn commit_budgets_only(user: &Path, work: impl FnOnce(&crate::rolling::RollingDb, i64)) {
-    let database = user.join("one/threads").join(crate::DATABASE);
-    let connection = crate::connection::connect(&database, rusqlite::OpenFlags::empty()).expect("a store");
-    let store = crate::schema::store_id(&connection).expect("read").expect("a number");
+    let database = user.join("one/threads").join(DATABASE);
+    let connection = connect(&database, OpenFlags::empty()).expect("a store");
+    let store = schema::store_id(&connection).expect("read").expect("a number");
     let budgets = crate::rolling::RollingDb::new(user.join("keys").join(crate::rolling::ROLLING_DATABASE));
     work(&budgets, store);
     budgets.commit().expect("committed");
@@ -143,7 +143,7 @@ fn budgets_of_older_releases_are_extended() {
     assert_eq!(spend_in_project(&store, 500), 40);
     drop(store);
     let database = user.path().join("keys").join(crate::rolling::ROLLING_DATABASE);
-    let connection = crate::connection::connect(&database, rusqlite::OpenFlags::empty()).expect("budgets");
+    let connection = connect(&database, OpenFlags::empty()).expect("budgets");
     connection.execute_batch("ALTER TABLE calls DROP COLUMN spent").expect("older");
     drop(connection);
     let store = open_project(user.path(), "one");
