@@ -157,7 +157,7 @@ fn yaml_fields(relative: &str, bytes: &[u8], extractors: &[Extractor]) -> BuildR
     let document =
         yaml::parse(std::str::from_utf8(bytes)?).map_err(|problem| format!("{relative}: {problem}"))?;
     if !document.value.is_object() {
-        return Err(format!("{relative}: it is no mapping").into());
+        return Err(format!("{relative}: it is not a mapping").into());
     }
     Ok(Some(serde_json::to_string(&document.value)?))
 }

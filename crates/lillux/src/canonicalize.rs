@@ -81,7 +81,7 @@ impl CanonicalPathCache {
 /// Looks at a path whose folder is real and exists.
 fn resolve_entry(path: PathBuf) -> ResolvedPath {
     match rustix::fs::readlink(&path, Vec::new()) {
-        // It is no link.
+        // It is not a link.
         Err(Errno::INVAL) => ResolvedPath { path, exists: true },
         Err(_) => ResolvedPath { path, exists: false },
         Ok(_) => match path.canonicalize() {

@@ -2,7 +2,7 @@
 //!
 //! Paths are resolved by the kernel below the held folder (`openat2` with `RESOLVE_BENEATH`), and what was opened is
 //! what is used: swapping a folder for a link between two steps changes nothing. Who may touch what is decided by the
-//! caller, who is told the real path of everything that was opened.
+//! caller, who is given the real path of everything that was opened.
 
 mod access;
 
@@ -172,7 +172,7 @@ impl Dir {
     /// Opens the longest part of `relative` that exists, and returns the names that are missing below it.
     ///
     /// # Errors
-    /// When a part exists but is no folder, leaves this folder, or a missing name is not a plain one.
+    /// When a part exists but is not a folder, leaves this folder, or a missing name is not a plain one.
     pub fn open_nearest_dir(&self, relative: &Path) -> Result<(Self, Vec<OsString>), DirError> {
         let mut names: Vec<OsString> = Vec::new();
         for component in relative.components() {

@@ -1,4 +1,4 @@
-//! The one door to writing files, and to reading them with a bound.
+//! The single entry point for writing files, and for reading them with a bound.
 //!
 //! A write is a temporary file beside the target, fsync, rename, fsync of the folder: a reader sees the old file or
 //! the new one, never a part.

@@ -26,10 +26,10 @@ const BASE64_URL: GeneralPurpose = GeneralPurpose::new(
 /// Why a key cannot be read or made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
-    /// The PEM text is no Ed25519 private key.
+    /// The PEM text is not an Ed25519 private key.
     #[error("not an Ed25519 private key in PKCS#8 PEM")]
     NotPrivate,
-    /// The PEM text is no Ed25519 public key.
+    /// The PEM text is not an Ed25519 public key.
     #[error("not an Ed25519 public key in SPKI PEM")]
     NotPublic,
     /// The public key has small order, so it would accept forged signatures.
@@ -58,7 +58,7 @@ impl Fingerprint {
     }
 }
 
-/// The text is no fingerprint.
+/// The text is not a fingerprint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a fingerprint is 16 lower-case hex characters")]
 pub struct InvalidFingerprint;

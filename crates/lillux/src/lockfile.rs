@@ -115,7 +115,7 @@ pub enum LockfileError {
 /// Reads the lockfile `relative` below the folder `root`; `None` when nothing is there.
 ///
 /// # Errors
-/// When something is there that is no lockfile: damaged, too large, no regular file, a link that leaves `root`.
+/// When something is there that is not a lockfile: damaged, too large, no regular file, a link that leaves `root`.
 pub fn read(root: &Path, relative: &Path) -> Result<Option<Lockfile>, LockfileError> {
     let path = root.join(relative);
     let mut is_new = false;

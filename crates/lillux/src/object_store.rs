@@ -19,7 +19,7 @@ pub enum ObjectStoreError {
         /// The file.
         path: PathBuf,
     },
-    /// The bytes are no JSON.
+    /// The bytes are not JSON.
     #[error("`{}` is not JSON: {source}", path.display())]
     NotJson {
         /// The file.

@@ -47,9 +47,9 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let deep = folder.path().join("d".repeat(100)).join("e".repeat(100));
         file::create_dirs(&deep, true).expect("made");
-        assert!(connect(&deep, "s").is_err(), "nobody listens yet");
+        assert!(connect(&deep, "s").is_err(), "no one listens yet");
         drop(listen(&deep, "s").expect("a socket"));
-        assert!(connect(&deep, "s").is_err(), "nobody listens any more");
+        assert!(connect(&deep, "s").is_err(), "no one listens any more");
         let listener = listen(&deep, "s").expect("a socket in its place");
         let mode = std::fs::metadata(deep.join("s")).expect("a socket").permissions().mode();
         assert_eq!(mode & 0o777, 0o600);

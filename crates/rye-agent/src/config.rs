@@ -114,7 +114,7 @@ fn is_effective(layer: &ConfigLayer) -> bool {
 }
 
 /// The configuration of a warm process: read again when a file that could say something has changed, come or gone, or
-/// the workspace was opened anew.
+/// the workspace was opened again.
 #[derive(Debug, Default)]
 pub struct ConfigCache(WatchedConfig<ThreadConfig>);
 

@@ -19,7 +19,7 @@ use serde_json::{Map, Value, json};
 use crate::action::Action;
 use crate::capability::{Capabilities, Principal, permit};
 use crate::models::ModelChoice;
-use crate::redact::Redactor;
+use crate::redact::{RedactionTally, Redactor};
 use crate::result_format::ArtifactStore;
 use crate::spec::ThreadInstance;
 
@@ -53,6 +53,8 @@ pub struct LoadedFile {
     pub part: FilePart,
     /// Its bytes.
     pub bytes: Vec<u8>,
+    /// The secrets that were removed from it.
+    pub redacted: RedactionTally,
 }
 
 /// Reads the files that a directive's inputs name.
@@ -146,9 +148,12 @@ fn load(name: &str, path: &str, bytes: Vec<u8>, redactor: &Redactor) -> Result<L
     if bytes.is_empty() {
         return Err(refused(name, path, "it is empty"));
     }
+    let mut redacted = RedactionTally::default();
     let bytes = match media_type.kind() {
         // What is sent and kept holds no secret.
-        FileKind::Text => redactor.redact(String::from_utf8_lossy(&bytes).into_owned()).into_bytes(),
+        FileKind::Text => {
+            redactor.redact_with(String::from_utf8_lossy(&bytes).into_owned(), &mut redacted).into_bytes()
+        }
         FileKind::Image | FileKind::Pdf => bytes,
     };
     let pages = match media_type.kind() {
@@ -167,7 +172,7 @@ fn load(name: &str, path: &str, bytes: Vec<u8>, redactor: &Redactor) -> Result<L
         pages,
         tokens: 0,
     };
-    Ok(LoadedFile { part, bytes })
+    Ok(LoadedFile { part, bytes, redacted })
 }
 
 /// Checks that a model and its fallbacks take a file, and counts it.

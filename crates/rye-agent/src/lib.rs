@@ -1,5 +1,5 @@
 //! Directive → thread: a model loop with limits, budgets that hold over the whole tree, hooks, permissions that only
-//! narrow, a signed transcript, and a journal from which it goes on after a crash.
+//! narrow, a signed transcript, and a journal from which it continues after a crash.
 //!
 //! ```text
 //! directive → ThreadSpec → State ⇄ step(state, event) → effects → driver → event → journal → step …

@@ -85,9 +85,9 @@ impl ModelChoice {
 pub struct ProviderItem {
     /// The item.
     pub id: ItemId,
-    /// Its file, or why it does not count.
+    /// Its file, or why it is not used.
     pub file: std::result::Result<ProviderFile, Error>,
-    /// The file of a farther space that this one hides though it does not count.
+    /// The file of a farther space that this one hides though it is not used.
     shadowed: Option<ProviderFile>,
 }
 
@@ -147,7 +147,7 @@ impl Providers {
     /// Chooses provider and model. `environment` holds the variables that keys are looked up in.
     ///
     /// # Errors
-    /// When a name is unknown or means several, a key is missing, a file does not count, or money is limited and the
+    /// When a name is unknown or means several, a key is missing, a file is not trusted, or money is limited and the
     /// price is not known.
     pub fn choose(
         &self,
@@ -335,7 +335,7 @@ impl Providers {
         self.0.iter().filter_map(|provider| provider.file.as_ref().ok())
     }
 
-    /// A file that does not count must not quietly take away the provider that it hides.
+    /// A file that is not used must not quietly take away the provider that it hides.
     fn check_shadowing(&self, environment: &BTreeMap<String, String>) -> Result<()> {
         let is_shadowing = |provider: &&ProviderItem| {
             provider.shadowed.as_ref().is_some_and(|hidden| is_configured(hidden, None, environment))
@@ -425,16 +425,16 @@ fn read_provider_file(workspace: &Workspace, item: &ItemRef, located: ItemFile) 
         .for_item(item)
         .detail("path", verified.path.display().to_string())
         .hint(format!(
-            "a provider gets your API keys: read it, then vouch for this one yourself: rye load tool {} --to user",
+            "a provider gets your API keys: read it, then sign a copy of your own: rye load tool {} --to user",
             item.id
         ))
         .hint(
-            "or let its signer vouch for everything, in every project: rye keys trust FILE --space user",
+            "or trust its signer for everything, in every project: rye keys trust FILE --space user",
         ));
     }
     ProviderFile::from_fields(&verified.parsed().fields).map_err(|problems| {
         let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
-        Error::new(Code::ProviderInvalid, format!("{item} is no provider: {}", lines.join("; ")))
+        Error::new(Code::ProviderInvalid, format!("{item} is not a provider: {}", lines.join("; ")))
             .for_item(item)
             .detail("path", verified.path.display().to_string())
             .hint(format!("correct {} and sign it again", verified.path.display()))

@@ -20,9 +20,12 @@ use crate::hooks::{Hook, Hooks};
 use crate::limits::ThreadLimits;
 use crate::models::{self, ModelChoice, Providers};
 use crate::preflight::{self, ThreadNeeds};
+use crate::redact::RedactionTally;
 use crate::risk;
 use crate::rolling::RollingSettings;
-use crate::spec::{ForkSource, MACHINE_REVISION, SpawnReason, ThreadInstance, ThreadSpec, ThreadTemplate};
+use crate::spec::{
+    ForkSource, MACHINE_REVISION, RemovedSecrets, SpawnReason, ThreadInstance, ThreadSpec, ThreadTemplate,
+};
 use crate::thread_id::ThreadId;
 
 /// How many directives may extend each other.
@@ -43,13 +46,13 @@ pub struct ThreadRequest {
     pub limits: Map<String, Value>,
     /// Who starts it.
     pub parent: Option<ParentThread>,
-    /// The thread it goes on from.
+    /// The thread it continues from.
     pub continues: Option<ThreadId>,
     /// The turn of another thread that it begins from.
     pub fork: Option<ForkOrigin>,
     /// What was said there, as far as it goes along.
     pub history: Vec<Arc<ChatMessage>>,
-    /// What the model is told after that.
+    /// What the model is given after that.
     pub message: Option<String>,
     /// What of its parent starts it.
     pub spawn_reason: Option<SpawnReason>,
@@ -61,6 +64,8 @@ pub struct ThreadRequest {
     pub thread_id: Option<ThreadId>,
     /// Whether it only writes a summary: it has no tools, and fails where another thread would be suspended.
     pub is_summary: bool,
+    /// The secrets that were removed from it.
+    pub redacted: RedactionTally,
 }
 
 impl ThreadRequest {
@@ -83,6 +88,7 @@ impl ThreadRequest {
             bounds: None,
             thread_id: None,
             is_summary: false,
+            redacted: RedactionTally::default(),
         }
     }
 
@@ -117,7 +123,7 @@ pub struct ForkOrigin {
 pub struct ParentThread {
     /// What it is.
     pub spec: Arc<ThreadSpec>,
-    /// How much it may use by now.
+    /// How much it may use now.
     pub limits: ThreadLimits,
 }
 
@@ -199,6 +205,8 @@ impl PreparedCache {
         let directive = execute::load_directive(engine, &request.directive, &request.inputs)?;
         let template = self.template(engine, environment, request, &directive)?;
         let files = load_files(engine, request, &directive, &template.model_choice)?;
+        let mut redacted = request.redacted.clone();
+        files.iter().for_each(|file| redacted.merge(file.redacted.clone()));
         let text = |key: &str| directive.data.get(key).and_then(Value::as_str).unwrap_or_default();
         let prompt = match text("body").trim() {
             "" => "Execute the directive.",
@@ -231,6 +239,10 @@ impl PreparedCache {
             spawn_reason: request.spawn_reason.clone(),
             depth: request.parent.as_ref().map_or(0, |parent| parent.spec.instance.depth.saturating_add(1)),
             cannot_suspend: request.is_summary,
+            removed_secrets: (redacted.count > 0).then(|| RemovedSecrets {
+                count: redacted.count,
+                names: redacted.names.into_iter().collect(),
+            }),
         };
         let spec = Arc::new(ThreadSpec { instance: own, template: Arc::clone(&template.shared) });
         Ok(PreparedThread {

@@ -16,7 +16,7 @@ pub use stream::RedactStream;
 mod cache;
 mod stream;
 
-/// A value shorter than this is no secret worth hiding: it would turn up everywhere.
+/// A value shorter than this is not a secret worth hiding: it would turn up everywhere.
 const MIN_VALUE_LEN: usize = 8;
 /// With more values than this, everything is taken out: the expression must stay small, and a file full of values must not
 /// keep others from being known. A value that is longer is left to the patterns.

@@ -4,7 +4,7 @@
 //! want of money can be resumed when more is allowed or the next period has begun.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rye_engine::{Code, Error, Result};
 use rye_item::{ItemId, Space};
@@ -14,7 +14,7 @@ pub use rye_thread::rolling::{
 };
 
 use crate::config::WatchedConfig;
-use crate::store::StoreHandle;
+use crate::store::ThreadStore;
 use crate::thread_id::ThreadId;
 
 /// The config that names the budgets.
@@ -40,7 +40,7 @@ impl RollingSettings {
     /// Reads the budgets of a workspace.
     ///
     /// # Errors
-    /// When the user's file has a mistake: threads do not run as if it said nothing.
+    /// When the user's file has a mistake: threads do not run as if it were empty.
     pub fn load(workspace: &Workspace) -> Result<Self> {
         let merged = workspace.config(&ItemId::new(BUDGETS_CONFIG)?);
         let describe = |ignored: &rye_space::config::IgnoredSetting| {
@@ -111,26 +111,30 @@ impl RollingBudgets {
     }
 
     /// The directives that a thread's spending counts for: its own and those above it.
-    pub(crate) fn directives(
+    pub(crate) async fn directives(
         &self,
-        store: &StoreHandle,
+        store: &dyn ThreadStore,
         settings: &RollingSettings,
         thread: &ThreadId,
     ) -> Result<Arc<[String]>> {
         if settings.caps.directives.is_empty() {
             return Ok(Arc::from([]));
         }
-        let mut known = self.directives.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(found) = known.get(thread) {
+        if let Some(found) = self.known().get(thread) {
             return Ok(Arc::clone(found));
         }
-        let own = store.thread(thread)?;
-        let above = store.ancestors(thread)?;
+        let own = store.thread(thread).await?;
+        let above = store.ancestors(thread).await?;
         let found: Arc<[String]> = own.into_iter().chain(above).map(|row| row.directive).collect();
+        let mut known = self.known();
         if known.len() >= MAX_KNOWN_THREADS {
             known.clear();
         }
         known.insert(thread.clone(), Arc::clone(&found));
         Ok(found)
+    }
+
+    fn known(&self) -> MutexGuard<'_, HashMap<ThreadId, Arc<[String]>>> {
+        self.directives.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

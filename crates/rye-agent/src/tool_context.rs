@@ -51,7 +51,7 @@ pub struct ThreadContext {
     pub config: Arc<dyn FrozenConfig>,
     /// The ledger, if the thread has a budget.
     pub budget: Option<Arc<dyn BudgetAccess>>,
-    /// Makes the doors of tools that are processes: through them they ask something of the thread.
+    /// Makes the callback channels of tools that are processes: through them they ask something of the thread.
     pub callback: Option<Arc<dyn CallbackProvider>>,
     /// Hears that the action begins to wait for others.
     pub blocking_hook: Option<BlockingHook>,

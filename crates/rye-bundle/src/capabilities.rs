@@ -436,7 +436,7 @@ mod tests {
                 "verify_deps.enabled: false",
             ]
         );
-        // Arguments without a command, or in another shape than the one that is run, are no command line.
+        // Arguments without a command, or in another shape than the one that is run, are not a command line.
         let odd = json!({"executor_id": 7, "config": {"command": ["a"], "args": ["b"]}});
         assert_eq!(
             keys(file(ItemType::Tool, "a/o", odd)),

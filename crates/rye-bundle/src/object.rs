@@ -1,6 +1,6 @@
 //! `object_hash`: the digest of the object that stands for a file in the content-addressed store.
 //!
-//! The object names the file's type, its id, the digest of its bytes and its signature. A file that is no item of a type
+//! The object names the file's type, its id, the digest of its bytes and its signature. A file that is not an item of a type
 //! (an image among tools, a file of another folder) has an object too, without a signature: bytes are bytes, text or not.
 
 use lillux::Digest;

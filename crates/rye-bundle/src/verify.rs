@@ -23,7 +23,7 @@ use crate::object;
 /// More files than this below one `.ai/` are not looked at.
 const MAX_SCANNED_FILES: usize = 200_000;
 const MAX_WORKERS: usize = 8;
-/// What may lie in a bundle's folder and is no part of it: stores of objects, which nothing reads, and lockfiles, which
+/// What may lie in a bundle's folder and is not part of it: stores of objects, which nothing reads, and lockfiles, which
 /// can only forbid.
 const IGNORED_FOLDERS: [&str; 3] = [".ai/objects/", ".ai/state/", ".ai/lockfiles/"];
 
@@ -90,7 +90,7 @@ pub struct BundleReport {
     pub files_ok: usize,
     /// Listed, but not there.
     pub files_missing: Vec<BundlePath>,
-    /// Changed, or their own signature does not hold.
+    /// Changed, or their own signature is invalid.
     pub files_tampered: Vec<BundlePath>,
     /// There, but not listed.
     pub files_unlisted: Vec<String>,

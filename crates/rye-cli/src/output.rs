@@ -228,7 +228,7 @@ impl Output {
         !self.is_json && io::stdout().is_terminal()
     }
 
-    /// Whether a person looks on, so that lines may be drawn anew.
+    /// Whether a person looks on, so that lines may be drawn again.
     pub fn is_live(&self) -> bool {
         self.show_progress && !self.is_json && !self.is_quiet && io::stderr().is_terminal()
     }
@@ -271,7 +271,7 @@ impl Output {
     }
 }
 
-/// A line at the bottom that is drawn anew, with lines above it that stay.
+/// A line at the bottom that is drawn again, with lines above it that stay.
 pub struct StatusLine {
     bar: ProgressBar,
     has_color: bool,

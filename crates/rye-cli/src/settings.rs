@@ -1,5 +1,5 @@
 //! The one place that reads environment, home, working folder and clock.
-#![expect(clippy::disallowed_methods, reason = "this is the door the others are sent to")]
+#![expect(clippy::disallowed_methods, reason = "this is the single entry point for them")]
 
 use std::ffi::OsString;
 use std::io::IsTerminal;
@@ -141,11 +141,11 @@ impl Settings {
 /// Where this process stands, if a tool started it.
 #[derive(Clone, Debug)]
 pub enum SandboxContext {
-    /// A thread gave it a token, and a door to knock at: the numbers of two descriptors.
+    /// A thread gave it a token, and a callback channel: the numbers of two descriptors.
     Callback {
         /// The token's.
         token: String,
-        /// The door's.
+        /// The channel's.
         channel: String,
     },
     /// It has nothing.

@@ -158,7 +158,7 @@ impl Daemon {
         let request = Arc::new(request);
         let space = self.open_space(&request, None).await?;
         let threads = match request.threads.as_slice() {
-            [] => space.threads.abandoned_threads()?,
+            [] => space.threads.abandoned_threads().await?,
             listed => listed.to_vec(),
         };
         let refused = space.threads.resume_abandoned(&threads).await;
@@ -179,10 +179,10 @@ impl Daemon {
         tried: &BTreeMap<ThreadId, String>,
     ) {
         for location in self.runtime_dir.locations() {
-            // A place that cannot be opened, or whose threads cannot go on, stays as it is; the reason is with its threads.
+            // A place that cannot be opened, or whose threads cannot continue, stays as it is; the reason is with its threads.
             let Ok(space) = self.open_space(request, Some(location)).await else { continue };
             if space.threads.is_startup_scan_enabled()
-                && let Ok(mut abandoned) = space.threads.abandoned_threads()
+                && let Ok(mut abandoned) = space.threads.abandoned_threads().await
             {
                 abandoned.retain(|id| !tried.contains_key(id));
                 let _ = space.threads.resume_abandoned(&abandoned).await;
@@ -246,7 +246,7 @@ mod tests {
             client.write_all(b"nonsense\n").await.expect("written");
             daemon.handle_connection(server).await;
             let mut response = String::new();
-            // What was said and not read is no reason to complain.
+            // What was said and not read is not a reason to complain.
             let _ = client.read_to_string(&mut response).await;
             assert_eq!(response.contains("refused"), is_answered, "{response}");
         }
@@ -260,7 +260,7 @@ mod tests {
         assert!(runtime_dir.acquire().expect("a folder").is_none());
         assert!(first.is_current() && runtime_dir.connect().is_ok());
         drop(first);
-        assert!(runtime_dir.connect().is_err(), "nobody is there");
+        assert!(runtime_dir.connect().is_err(), "no daemon is there");
         let second = runtime_dir.acquire().expect("a folder").expect("the second");
         lillux::file::remove_tree(&folder.path().join("background")).expect("removed");
         assert!(!second.is_current(), "its folder is gone");

@@ -121,7 +121,7 @@ impl SpacePool {
     }
 }
 
-/// Whether a place has no thread any more that goes on by itself. What cannot be read may have some.
+/// Whether a place has no thread any more that continues by itself. What cannot be read may have some.
 pub(crate) fn has_no_threads(location: &ThreadsLocation) -> bool {
     fn has_some(threads: &Path, signing_keys: &Path) -> Option<bool> {
         let secret = ThreadSecret::load(signing_keys).ok()??;

@@ -5,7 +5,7 @@ __tool_type__ = "python"
 __tool_name__ = "hello"
 __executor_id__ = "rye/core/runtimes/python/function"
 __category__ = "examples"
-__tool_description__ = "Say hello to somebody by name"
+__tool_description__ = "Say hello to a person by name"
 
 CONFIG_SCHEMA = {
     "type": "object",

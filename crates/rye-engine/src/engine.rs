@@ -171,7 +171,7 @@ impl Engine {
         self.protected.get_or_init(|| ProtectedFolders::read(&self.workspace.roots, &self.host.home))
     }
 
-    /// Opens the workspace anew if anything it was opened from has changed.
+    /// Opens the workspace again if anything it was opened from has changed.
     ///
     /// # Errors
     /// As [`Engine::open`]; the old workspace then stays.

@@ -86,7 +86,7 @@ macro_rules! codes {
 codes! {
     /// An id breaks the rules of ids.
     InvalidId = "RYE0101", Usage;
-    /// A word is no item type.
+    /// A word is not an item type.
     UnknownType = "RYE0102", Usage;
     /// A search query cannot be read.
     InvalidQuery = "RYE0103", Usage;
@@ -110,7 +110,7 @@ codes! {
     TooLarge = "RYE0204", Validation;
     /// A link leaves its space.
     LinkEscapes = "RYE0205", Integrity;
-    /// A path is no item.
+    /// A path is not an item.
     NotAnItem = "RYE0206", Usage;
     /// An item is not valid.
     Invalid = "RYE0301", Validation;
@@ -134,7 +134,7 @@ codes! {
     Tampered = "RYE0402", Integrity;
     /// An item was signed for another place.
     Misplaced = "RYE0403", Integrity;
-    /// An item is signed by a key that does not count here.
+    /// An item is signed by a key that is not trusted here.
     Untrusted = "RYE0404", Integrity;
     /// An item is signed by a revoked key.
     Revoked = "RYE0405", Integrity;
@@ -244,7 +244,7 @@ codes! {
     Io = "RYE0901", Failed;
     /// The binary's own items are damaged.
     DamagedBinary = "RYE0902", Integrity;
-    /// The search index failed, even anew.
+    /// The search index failed, even again.
     Index = "RYE0903", Failed;
     /// A project, or a folder above it, belongs to another user.
     ForeignOwner = "RYE0904", Integrity;
@@ -256,7 +256,7 @@ codes! {
     Declined = "RYE1002", Denied;
     /// A server would be reachable from elsewhere.
     PublicAddress = "RYE1003", Usage;
-    /// Others can read the server's token, or it is no token.
+    /// Others can read the server's token, or it is not a token.
     LooseToken = "RYE1004", Integrity;
     /// A client's configuration cannot be changed safely.
     ClientConfig = "RYE1005", Failed;
@@ -268,7 +268,7 @@ codes! {
     PermissionDenied = "RYE1121", Denied;
     /// A thread would have grants whose risk was not acknowledged.
     RiskRefused = "RYE1122", Denied;
-    /// A permission is no capability.
+    /// A permission is not a capability.
     InvalidCapability = "RYE1123", Validation;
     /// Something a thread will need is not there or may not be used.
     PreflightFailed = "RYE1124", Validation;
@@ -276,9 +276,9 @@ codes! {
     InvalidCall = "RYE1125", Usage;
     /// Inside a tool's sandbox, and without a token.
     NoToken = "RYE1126", Denied;
-    /// The token of a tool is not believed.
+    /// The token of a tool is not accepted.
     TokenRefused = "RYE1127", Denied;
-    /// A thread has ended: it cannot go on.
+    /// A thread has ended: it cannot continue.
     ThreadEnded = "RYE1131", Usage;
     /// A cap on threads is reached.
     SpawnRefused = "RYE1132", Limit;

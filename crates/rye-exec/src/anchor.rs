@@ -45,7 +45,7 @@ impl Anchor {
     }
 }
 
-/// What goes on one search path. The folders are templates.
+/// What continues one search path. The folders are templates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SearchPath {
     /// The variable.

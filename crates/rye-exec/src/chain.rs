@@ -288,7 +288,7 @@ pub enum ChainError<E> {
         /// The whole chain.
         trail: Trail,
     },
-    /// An element's `executor_id` is no id.
+    /// An element's `executor_id` is not an id.
     #[error("`{id}` has an invalid executor: {reason} (chain: {trail})")]
     InvalidExecutor {
         /// The element.

@@ -39,7 +39,7 @@ pub struct ProcessInvocation {
     pub timeout: Duration,
     /// How its result is found.
     pub result: ResultMode,
-    /// Whether it goes on after `rye` has answered.
+    /// Whether it continues after `rye` has answered.
     pub is_detached: bool,
     /// Variables that carry the parameters one by one.
     pub parameter_variables: BTreeMap<String, String>,

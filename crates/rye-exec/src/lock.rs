@@ -280,7 +280,7 @@ fn differences(pinned: &Lockfile, found: &ResolvedTool) -> Vec<(usize, LockDiffe
                 if !now.iter().any(|entry| entry.item_id == old.item_id) {
                     note(position, LockfilePart::Chain, &old.item_id, DifferenceKind::Missing);
                 }
-                // Both are there, in another order: the first that is out of place is told.
+                // Both are there, in another order: the first that is out of place is reported.
                 (now.iter().any(|entry| entry.item_id == old.item_id)
                     && before.iter().any(|entry| entry.item_id == new.item_id))
                 .then_some(DifferenceKind::Missing)

@@ -154,7 +154,7 @@ pub struct SandboxPaths {
     pub cache: PathBuf,
     /// The folder of the signing key.
     pub signing_keys: PathBuf,
-    /// The run's own temporary folder, which exists; what is no process has none.
+    /// The run's own temporary folder, which exists; what is not a process has none.
     pub temporary: Option<PathBuf>,
     /// What the run itself must be able to read: the tool's folder, its interpreter, its dependencies.
     pub required: Vec<PathBuf>,
@@ -408,7 +408,7 @@ pub fn plan(
     };
     let mut visible = [declared_write, declared_read].concat();
     let mut visible_links = Vec::new();
-    // What is no process has no temporary folder, and sees no folder by itself.
+    // What is not a process has no temporary folder, and sees no folder by itself.
     if paths.temporary.is_some() {
         let mut known = CanonicalPathCache::default();
         for path in visible::in_homes(policy, paths, variables, is_project_open)? {

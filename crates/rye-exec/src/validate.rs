@@ -105,7 +105,7 @@ fn check_version(child: &ChainLink, parent: &ChainLink, validation: &mut ChainVa
         let name = &child.item_id;
         let Some(bound) = bound.as_str().filter(|bound| parse_version(bound).is_some()) else {
             validation.issues.push(format!(
-                "Version constraint failed: {key} of '{}' for '{name}' is no version",
+                "Version constraint failed: {key} of '{}' for '{name}' is not a version",
                 parent.item_id
             ));
             continue;
@@ -125,7 +125,7 @@ fn check_version(child: &ChainLink, parent: &ChainLink, validation: &mut ChainVa
             Some(_) => {}
             None => validation
                 .issues
-                .push(format!("Version constraint failed: '{name}' version {version} is no version")),
+                .push(format!("Version constraint failed: '{name}' version {version} is not a version")),
         }
     }
 }
@@ -268,11 +268,11 @@ mod tests {
         );
         assert_eq!(
             check(Some("new"), json!({"min_version": "1.0.0"})),
-            bad("Version constraint failed: 'child' version new is no version")
+            bad("Version constraint failed: 'child' version new is not a version")
         );
         assert_eq!(
             check(Some("1.0.0"), json!({"min_version": 2})),
-            bad("Version constraint failed: min_version of 'parent' for 'child' is no version")
+            bad("Version constraint failed: min_version of 'parent' for 'child' is not a version")
         );
         assert_eq!(
             check(None, json!({"min_version": "1.0.0"})),

@@ -55,7 +55,7 @@ fn heading(body: &str) -> Option<&str> {
     (!title.is_empty()).then_some(title)
 }
 
-/// The first lines of a text that are no heading, as a description.
+/// The first lines of a text that are not a heading, as a description.
 fn first_words(body: &str) -> String {
     let lines = body
         .lines()

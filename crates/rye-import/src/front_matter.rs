@@ -53,7 +53,7 @@ impl FrontMatter {
         }
     }
 
-    /// A list, or a text of words between commas. Commas inside parentheses do not count.
+    /// A list, or a text of words between commas. Commas inside parentheses do not separate.
     pub(crate) fn list(&self, key: &str) -> Option<Vec<String>> {
         match self.fields.get(key)? {
             Value::Array(list) => Some(list.iter().filter_map(Value::as_str).map(str::to_owned).collect()),
@@ -129,7 +129,7 @@ fn hidden_in(value: &Value) -> Option<String> {
 }
 
 /// Reads the keys as YAML. Where they are not YAML, by line: a line that begins with one of `known` keys begins its value, every
-/// other line goes on with it, as the clients that wrote such files read them.
+/// other line continues with it, as the clients that wrote such files read them.
 pub(crate) fn read(keys: &str, known: &[&str]) -> Result<FrontMatter, FrontMatterError> {
     if let Some(line) = alias_line(keys) {
         return Err(FrontMatterError::Alias(line));

@@ -177,7 +177,7 @@ impl fmt::Display for ItemType {
     }
 }
 
-/// The text is no item type.
+/// The text is not an item type.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown item type `{}`", shorten(.0))]
 pub struct UnknownItemType(pub String);

@@ -9,7 +9,7 @@ use crate::condition::{resolve_path, text_of};
 /// Fills `${path.to.value}` into every string of `template`, through maps and lists; keys stay as they are.
 ///
 /// A string that is one reference and nothing else becomes the value itself, with its type; inside other text a
-/// value is written as text (compact JSON where it is no string). What is missing or null becomes the empty string.
+/// value is written as text (compact JSON where it is not a string). What is missing or null becomes the empty string.
 /// `${a || b}` takes the first that is there. `$$` is a literal `$`.
 #[must_use]
 pub fn interpolate(template: &Value, context: &Value) -> Value {

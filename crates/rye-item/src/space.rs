@@ -163,7 +163,7 @@ impl PrimaryAction {
     }
 }
 
-/// The text is no action.
+/// The text is not an action.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown action `{0}`")]
 pub struct UnknownPrimaryAction(pub String);

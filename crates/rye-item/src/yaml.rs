@@ -1,4 +1,4 @@
-//! The one door to YAML: 1.2 core schema, duplicate keys are errors, anchors and depth have a budget.
+//! The single entry point for YAML: 1.2 core schema, duplicate keys are errors, anchors and depth have a budget.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -75,7 +75,7 @@ pub enum McpError {
         /// Its message.
         message: String,
     },
-    /// It wants a model's answer or a person's before it goes on.
+    /// It wants a model's answer or a person's before it continues.
     #[error("MCP server `{server}` asks for {what} before it answers, which is not given to foreign servers")]
     InputRequired {
         /// The server item.

@@ -21,7 +21,7 @@ pub struct ServerPin {
     pub digest: Digest,
     /// When it was pinned, seconds since 1970.
     pub pinned_at: u64,
-    /// The tools as they were.
+    /// The pinned tools.
     pub tools: Vec<RemoteTool>,
 }
 

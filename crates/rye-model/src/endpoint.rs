@@ -24,7 +24,7 @@ const MAX_ERROR_BODY_BYTES: usize = 64 << 10;
 /// How much of a complaint is shown.
 const MAX_MESSAGE_CHARS: usize = 2000;
 
-/// What is shorter is no key: a placeholder, or a word that any message may hold.
+/// What is shorter is not a key: a placeholder, or a word that any message may hold.
 const MIN_SECRET_BYTES: usize = 6;
 
 /// How long the end of a stream is waited for, once all has been said: it frees the connection for the next request.

@@ -1,5 +1,12 @@
-//! What a server says, as it came: JSON whose words still lie in its text. A stream is hundreds of such pieces, each looked at once
-//! and for a few names, so fields are a list and nothing is copied that need not be.
+//! JSON from a provider, read in place: strings are borrowed from its text, and fields are a list. A stream is hundreds of such
+//! pieces, each read once for a few names.
+//!
+//! Requests are typed structs; responses are read by path, on purpose. The servers that speak one protocol disagree in the
+//! fields that rye does not need: a derived struct refuses the whole piece because of one of them (a number where another server sends
+//! text, `content` as a list of parts, `error` as a text or an object, arguments as a text or an object), and each such field
+//! would need a deserializer of its own. Here a field of an unexpected type is as if it were missing, and what must be there
+//! is checked where it is used, with an error that names it. Blocks that a provider wants back are kept as they came, whatever
+//! they hold. It is bounded: the body by `endpoint`, the depth by serde_json (128), and the numbers by checked conversions.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -24,7 +24,7 @@ use crate::{
     ResponseDelta, ToolCall, ToolDefinition, Usage,
 };
 
-/// The kind of every error of the offline provider: a model would be needed to go on.
+/// The kind of every error of the offline provider: a model would be needed to continue.
 pub const NO_MODEL: &str = "NoModel";
 
 /// The tool that ends a directive.
@@ -92,7 +92,7 @@ impl OfflineProvider {
         })
     }
 
-    /// Refuses to go on after an action that failed or was denied: what to do then is for a model to decide.
+    /// Refuses to continue after an action that failed or was denied: what to do then is for a model to decide.
     fn check_outcomes(&self, outcomes: &[ToolOutcome<'_>]) -> Result<(), String> {
         for (index, outcome) in outcomes.iter().enumerate() {
             let Some(action) = self.script.get(index) else {

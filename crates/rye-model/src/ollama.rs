@@ -45,7 +45,7 @@ fn body(request: &ModelRequest, options: &BodyOptions, is_stream: bool) -> serde
     let messages: Vec<Value> = system.map(Ok).chain(messages).collect::<serde_json::Result<_>>()?;
     let mut bounds = Map::new();
     bounds.insert("num_predict".to_owned(), request.max_output_tokens.into());
-    // Left to itself, it takes a small context and forgets the start of what it is told.
+    // Left to itself, it takes a small context and forgets the start of what it is given.
     if let Some(window) = options.context_window {
         bounds.insert("num_ctx".to_owned(), window.into());
     }

@@ -21,7 +21,7 @@ pub struct RecordedResponse {
 
 /// What a model sees of a request, as a digest of each part:
 /// `model:…,system:…,tools:…,limit:…,settings:…,messages:<count>:…`, without `settings` where none is set. The
-/// same request has the same digest everywhere; how the answer travels and what stands behind a tool do not count.
+/// same request has the same digest everywhere; how the answer travels and what stands behind a tool make no difference.
 #[must_use]
 pub fn request_digest(request: &ModelRequest) -> String {
     let tools: Vec<Value> = request

@@ -11,7 +11,7 @@ use rye_thread::model::INCOMPLETE;
 /// How many calls an answer may have.
 const MAX_CALLS: usize = 1000;
 
-/// Why a reader cannot go on.
+/// Why a reader cannot continue.
 #[derive(Debug, PartialEq)]
 pub(crate) enum ResponseParseError {
     /// What came is not what the protocol says.

@@ -1,6 +1,7 @@
 //! How much of an answer a client gets. A model pays for every word, so what only explains a result (chain, sandbox
 //! receipt, lockfile, metadata) is sent to clients that ask for it with `detail: full`.
 
+use rye_agent::envelope::ResultEnvelope;
 use rye_engine::{Code, Error, Result};
 use serde_json::{Map, Value, json};
 
@@ -31,12 +32,13 @@ pub(crate) fn take_detail(arguments: &mut Map<String, Value>) -> Result<Detail> 
 
 /// The answer of `tool` at this level of detail.
 pub(crate) fn shorten(tool: &str, detail: Detail, mut answer: Value) -> Value {
+    let is_success = ResultEnvelope::parse(&answer).is_success();
     let Value::Object(fields) = &mut answer else { return answer };
     if detail == Detail::Full {
         return answer;
     }
     match tool {
-        "rye_execute" => shorten_run(fields),
+        "rye_execute" => shorten_run(fields, is_success),
         "rye_search" => shorten_search(fields),
         "rye_load" => shorten_item(fields),
         // One of the two, by what was asked.
@@ -50,8 +52,7 @@ pub(crate) fn shorten(tool: &str, detail: Detail, mut answer: Value) -> Value {
 }
 
 /// Keeps the result of a run, its logs, and what its caller should know.
-fn shorten_run(fields: &mut Map<String, Value>) {
-    let is_success = fields.get("status").is_some_and(|status| status == "success");
+fn shorten_run(fields: &mut Map<String, Value>, is_success: bool) {
     match fields.get("type").and_then(Value::as_str) {
         Some("directive") if is_success && fields.contains_key("your_directions") => {
             let outputs = take(fields, "data").and_then(|mut data| data.get_mut("outputs").map(Value::take));

@@ -8,9 +8,9 @@ use rmcp::model::{
     CompleteRequestParams, CompletionInfo, ErrorCode, GetPromptResult, Prompt, PromptArgument, PromptMessage,
     ReadResourceResult, Reference, Resource, ResourceContents, ResourceTemplate, Role,
 };
-use rye_agent::store::{LedgerSpec, ThreadSecret, ThreadStoreError, open_existing_store};
+use rye_agent::store::ThreadStoreError;
 use rye_agent::thread_id::ThreadId;
-use rye_agent::threads::thread_value;
+use rye_agent::views::{ThreadIndex, resource_value};
 use rye_engine::verbs::execute::{self, ExecuteRequest, ExecuteResponse};
 use rye_engine::verbs::load::{self, LoadedItem};
 use rye_engine::verbs::search;
@@ -151,15 +151,12 @@ pub(crate) fn thread_uri(id: &str) -> String {
 fn read_thread(engine: &Engine, uri: &str, id: &str) -> Result<ReadResourceResult> {
     let invalid = |error: String| Error::new(Code::InvalidArgument, error);
     let id = ThreadId::parse(id).map_err(|error| invalid(error.to_string()))?;
-    let roots = &engine.workspace.roots;
-    let store = match ThreadSecret::load(&roots.signing_keys)? {
-        Some(secret) => open_existing_store(&roots.threads_dir(), &secret, &LedgerSpec::default())?,
-        None => None,
-    };
-    let row = store.map(|store| store.verified_thread(&id)).transpose()?.flatten();
-    let row = row.ok_or_else(|| Error::from(ThreadStoreError::NoThread(id)))?;
-    let text =
-        serde_json::to_string_pretty(&thread_value(&row)).map_err(|error| invalid(error.to_string()))?;
+    let index = ThreadIndex::open_in(&engine.workspace.roots)?;
+    let no_thread = || Error::from(ThreadStoreError::NoThread(id.clone()));
+    let index = index.ok_or_else(no_thread)?;
+    let row = index.store.verified_thread(&id)?.ok_or_else(no_thread)?;
+    let details = resource_value(&index, &row)?;
+    let text = serde_json::to_string_pretty(&details).map_err(|error| invalid(error.to_string()))?;
     Ok(ReadResourceResult::new(vec![ResourceContents::text(text, uri).with_mime_type(JSON)]))
 }
 

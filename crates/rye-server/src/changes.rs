@@ -16,9 +16,9 @@ use crate::catalog;
 use crate::session::ServerState;
 use crate::worker_pool::Lane;
 
-/// What happens close together is told once.
+/// What happens close together is reported once.
 const DEBOUNCE_INTERVAL: Duration = Duration::from_millis(100);
-/// Changes a slow client may lag behind before it is told to list anew.
+/// Changes a slow client may lag behind before it is asked to list again.
 const MAX_BACKLOG: usize = 256;
 
 /// Something a client may want to know.
@@ -39,7 +39,7 @@ impl CatalogChange {
     pub(crate) const LISTS: [Self; 3] = [Self::Tools, Self::Prompts, Self::Resources];
 }
 
-/// Who is told.
+/// Who is notified.
 pub(crate) struct ChangeNotifier {
     sender: broadcast::Sender<CatalogChange>,
     is_watching: AtomicBool,
@@ -98,7 +98,7 @@ async fn refresh(
     let inner = Arc::clone(shared);
     let result = shared.pool.run(Lane::Quick, move || {
         let engine = inner.engines.engine(None)?.engine;
-        // Watched anew each time: folders may have come and gone.
+        // Watched again each time: folders may have come and gone.
         let watcher =
             SpaceWatcher::start_with_callback(&engine.workspace.spaces, move || changed.notify_one());
         Ok((take_snapshot(&engine), watcher))

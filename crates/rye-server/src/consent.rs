@@ -1,7 +1,7 @@
 //! Consent that only a person can give: what is asked, of whom, and what counts as a yes.
 //!
 //! A question is bound to what it is about by a digest. A yes covers that and nothing else: if
-//! the thing changes meanwhile, the question is asked anew.
+//! the thing changes meanwhile, the question is asked again.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -39,7 +39,7 @@ const CONSENT_TIMEOUT: Duration = Duration::from_secs(300);
 pub(crate) enum CallError {
     /// It failed.
     Failed(Error),
-    /// It failed behind a door: the answer as it came.
+    /// It failed behind a callback channel: its answer.
     Forwarded(Value),
     /// A person must agree first.
     NeedsConsent(Box<ConsentRequest>),

@@ -45,7 +45,7 @@ pub struct ServerSetup {
     pub clock: fn() -> Box<dyn WallClock>,
     /// The version that clients are told.
     pub version: &'static str,
-    /// Inside a tool: every call goes through this door, and nothing is done here.
+    /// Inside a tool: every call goes through this channel, and nothing is done here.
     pub callback: Option<Arc<CallbackClient>>,
     /// Tools that clients see by their own names, as patterns of ids; `mcp.expose` adds to them.
     pub expose: Vec<String>,

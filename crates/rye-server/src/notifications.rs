@@ -1,4 +1,4 @@
-//! What a client is told without asking: progress, warnings, changes.
+//! What a client is given without asking: progress, warnings, changes.
 #![expect(deprecated, reason = "clients of the older protocol subscribe and hear warnings this way")]
 
 use std::sync::{Arc, PoisonError, Weak};
@@ -95,7 +95,7 @@ fn severity(level: LoggingLevel) -> u8 {
     }
 }
 
-/// The next change; a client that lagged behind is told to list everything again.
+/// The next change; a client that lagged behind is asked to list everything again.
 async fn next_changes(changes: &mut broadcast::Receiver<CatalogChange>) -> Option<Vec<CatalogChange>> {
     match changes.recv().await {
         Ok(change) => Some(vec![change]),

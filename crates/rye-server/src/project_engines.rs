@@ -1,4 +1,4 @@
-//! The engine of each project that clients name: which projects may be opened, and what is told when one is.
+//! The engine of each project that clients name: which projects may be opened, and what is reported when one is.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub(crate) struct ProjectEngines {
     setup: Arc<ServerSetup>,
     pool: EnginePool<Option<PathBuf>>,
     redactors: RedactorCache,
-    /// Told when the engine of the server's own project was opened anew.
+    /// Told when the engine of the server's own project was opened again.
     pub(crate) on_reopen: Notify,
 }
 

@@ -252,7 +252,7 @@ impl Session {
         Ok(consent::elicitation_mode(context, &clients))
     }
 
-    /// An answer without secrets. Inside a tool the door has taken them out.
+    /// An answer without secrets. Inside a tool the thread has removed them.
     async fn redact(&self, arguments: &Map<String, Value>, response: Value) -> Result<Value> {
         if self.shared.engines.setup().callback.is_some() {
             return Ok(response);

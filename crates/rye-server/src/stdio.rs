@@ -34,7 +34,7 @@ pub(crate) async fn serve(shared: Arc<ServerState>, stop: CancellationToken) {
         writer: Arc::new(Mutex::new(Some(writer))),
         disconnected,
     };
-    // A client that leaves before it has said hello is no failure.
+    // A client that leaves before it has said hello is not a failure.
     if let Ok(running) = session.serve_with_ct(transport, stop).await {
         // Only a task that panicked fails to be waited for, and it has been reported.
         let _ = running.waiting().await;
@@ -103,7 +103,7 @@ impl LineTransport {
     }
 }
 
-/// A line that is no message, and what to say about it.
+/// A line that is not a message, and what to say about it.
 struct ParseError {
     id: Option<RequestId>,
     error: ErrorData,

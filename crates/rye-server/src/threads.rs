@@ -158,7 +158,7 @@ impl ThreadService {
     }
 
     /// Runs a directive in a thread; waits for it unless it was asked not to. What it or its children ask people is a
-    /// question to the client's user; agreed to, the same thread goes on.
+    /// question to the client's user; agreed to, the same thread continues.
     pub(crate) async fn fork(
         self: Arc<Self>,
         projects: Arc<ProjectEngines>,
@@ -175,12 +175,12 @@ impl ThreadService {
             let space = self.project_threads(Arc::clone(&projects), params.project_path.clone(), Some(request.clone())).await?;
             let threads = &space.threads;
             if let Some(ThreadAnswer { root, questions, is_approved }) = &consent.answer {
-                let row = threads.store().thread(root).map_err(Error::from)?;
+                let row = threads.store().shared().thread(root).await.map_err(Error::from)?;
                 if row.is_none_or(|row| row.directive != item.id.as_str()) {
                     let message = format!("{root} is not a thread of this directive");
                     return Err(Error::new(Code::NoThread, message).for_item(&item).into());
                 }
-                threads.answer_approvals(root, questions, *is_approved, APPROVER)?;
+                threads.answer_approvals(root, questions, *is_approved, APPROVER).await?;
                 let never = CancellationToken::new();
                 let done = threads.resume_and_wait(root, &never);
                 return wait_for_finish(threads, &item, root, &consent, done, &cancel_token).await;
@@ -285,14 +285,15 @@ async fn wait_for_finish(
                 break done.await?;
             }
             () = tokio::time::sleep(POLL_INTERVAL), if consent.can_ask => {
-                let approvals = if threads.has_pending_approvals() { threads.open_approvals(root)? } else { Vec::new() };
+                let approvals = if threads.has_pending_approvals() { threads.open_approvals(root).await? } else { Vec::new() };
                 if !approvals.is_empty() {
                     return Err(CallError::NeedsConsent(Box::new(thread_consent_request(root, &approvals))));
                 }
             }
         }
     };
-    let approvals = if finished.outcome.has_questions() { threads.open_approvals(root)? } else { Vec::new() };
+    let approvals =
+        if finished.outcome.has_questions() { threads.open_approvals(root).await? } else { Vec::new() };
     if !approvals.is_empty() && consent.can_ask {
         return Err(CallError::NeedsConsent(Box::new(thread_consent_request(root, &approvals))));
     }

@@ -24,7 +24,7 @@ impl Token {
     /// The token in this folder, made if there is none.
     ///
     /// # Errors
-    /// When others can read it, it is no token, or it cannot be written.
+    /// When others can read it, it is not a token, or it cannot be written.
     pub(crate) fn load_or_create(signing_keys: &Path) -> Result<Self> {
         let path = token_path(signing_keys);
         match Self::read(&path) {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use rmcp::service::{RequestContext, RoleServer};
+use rye_agent::envelope::ResultEnvelope;
 use rye_agent::threads::UserThreads;
 use rye_engine::{Code, Engine, Error, agent_actions};
 use rye_item::{ItemRef, ItemType};
@@ -30,7 +31,7 @@ pub(crate) async fn call(
     if let Some(callback) = session.shared.engines.setup().callback.clone() {
         let action = callback_action(name, params)?;
         let response = session.shared.pool.run(Lane::Long, move || callback.request(&action)).await?;
-        return if response["status"] == "error" {
+        return if ResultEnvelope::parse(&response).is_failure() {
             Err(CallError::Forwarded(response))
         } else {
             Ok(response)
@@ -72,7 +73,7 @@ pub(crate) async fn call(
     }
 }
 
-/// What a call asks of the thread behind the door.
+/// What a call asks of the thread behind the callback channel.
 fn callback_action(name: &str, mut params: Map<String, Value>) -> Result<Value, Error> {
     if params.remove("project_path").is_some_and(|path| !path.is_null()) {
         let message = "a tool acts where its thread does: project_path is not for it";

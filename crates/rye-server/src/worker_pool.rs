@@ -7,7 +7,7 @@ use tokio::sync::Semaphore;
 const MAX_QUICK: usize = 4;
 /// Tools running at once; further ones wait their turn.
 const MAX_LONG: usize = 32;
-/// Threads for both, and for standard input and output where they are no pipes.
+/// Threads for both, and for standard input and output where they are not pipes.
 pub(crate) const MAX_THREADS: usize = MAX_QUICK + MAX_LONG + 4;
 
 /// How long something takes: what is quick never waits for what is long.

@@ -49,7 +49,7 @@ pub struct Approvals {
     pub pins: Vec<SignerPin>,
     /// Opt-in bundles inside the binary that the user has enabled.
     pub enabled: Vec<BundleId>,
-    /// Records that do not count, and why.
+    /// Records that are not valid, and why.
     pub problems: Vec<String>,
 }
 

@@ -68,25 +68,25 @@ impl MergedConfig {
     }
 }
 
-/// One file of a config, and how far it is believed.
+/// One file of a config, and how far it is trusted.
 #[derive(Debug)]
 pub struct ConfigLayer {
     /// The file.
     pub located: ItemFile,
-    /// How far it is believed.
+    /// How far it is trusted.
     pub trust: LayerTrust,
     /// Whether it lies in the old flat place.
     pub is_flat: bool,
 }
 
-/// How far a file is believed.
+/// How far a file is trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LayerTrust {
     /// A key that counts signed it, and its place may say anything.
     Trusted,
     /// It is not signed.
     Unsigned,
-    /// It is signed, but not validly, or by a key that does not count.
+    /// It is signed, but not validly, or by a key that is not trusted.
     Invalid(TrustVerdict),
     /// A trusted key signed it, but the project is not approved.
     NotApproved,

@@ -34,7 +34,7 @@ pub struct IdentityFile {
     pub identity: Result<Identity, DocumentError>,
 }
 
-/// Why a document does not count.
+/// Why a document is not trusted.
 #[derive(Debug, thiserror::Error)]
 pub enum DocumentError {
     /// It could not be read.
@@ -182,7 +182,7 @@ pub enum OwnKeyError {
         /// The file.
         path: PathBuf,
     },
-    /// It is no key.
+    /// It is not a key.
     #[error("`{}`: {source}", path.display())]
     Invalid {
         /// The file.
@@ -367,7 +367,7 @@ pub fn read_record(user_ai: &Path, file: &str, keys: &KeyRing) -> Result<serde_j
     let is_intact =
         matches!(compare_content(ItemType::Config, &bytes, &layout), ContentStatus::Intact { .. });
     if is_intact && keys.revocation(&line.fingerprint).is_some() {
-        // What a revoked key approved is approved no longer; the record itself is as it was.
+        // What a revoked key approved is approved no longer; the record itself is unchanged.
         return Ok(serde_json::Value::Null);
     }
     let known = keys.find(&line.fingerprint, &rye_item::Space::User);

@@ -27,7 +27,7 @@ pub const MAX_MANIFEST_FILES: usize = 20_000;
 pub const MAX_MANIFEST_BYTES: u64 = 16 << 20;
 const MAX_PROBLEMS: usize = 100;
 const TOP_LEVEL_KEYS: [&str; 2] = ["bundle", "files"];
-/// The type of a file that is no item.
+/// The type of a file that is not an item.
 pub const ASSET_TYPE: &str = "asset";
 
 /// One file of a bundle.
@@ -54,7 +54,7 @@ impl Entrypoint {
     /// Reads `id` or `type:id`.
     ///
     /// # Errors
-    /// When it is no id.
+    /// When it is not an id.
     pub fn new(text: &str) -> Result<Self, InvalidId> {
         let (item_type, id) = match ItemRef::split_canonical(text) {
             Some((item_type, id)) => (Some(item_type), id),
@@ -500,7 +500,7 @@ impl Subject for ManifestFile {
     }
 }
 
-/// The ids of the bundles that have a manifest below the folder `ai`, sorted. Names that are no ids are left out.
+/// The ids of the bundles that have a manifest below the folder `ai`, sorted. Names that are not ids are left out.
 #[must_use]
 pub fn manifest_ids(ai: &Path) -> Vec<BundleId> {
     let Ok(entries) = fs_err::read_dir(ai.join(BUNDLES_FOLDER)) else {

@@ -9,7 +9,7 @@ use serde::Serialize;
 const MAX_PATH_BYTES: usize = 1024;
 const MAX_SEGMENT_BYTES: usize = 255;
 
-/// Why a text is no path inside a bundle.
+/// Why a text is not a path inside a bundle.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid bundle path `{}`: {reason}", rye_item::text::one_line(.path))]
 pub struct InvalidBundlePath {

@@ -33,7 +33,7 @@ pub struct ItemEntry {
 pub struct InvalidItemFile {
     /// The file.
     pub path: PathBuf,
-    /// Why it is no item.
+    /// Why it is not an item.
     pub reason: String,
 }
 

@@ -200,7 +200,7 @@ fn has_json_type(value: &Value, kind: &str) -> bool {
     }
 }
 
-/// Keys that describe a config file and are no settings.
+/// Keys that describe a config file and are not settings.
 const DESCRIPTION_KEYS: [&str; 6] =
     ["version", "category", "description", "name", "extends", "schema_version"];
 

@@ -12,7 +12,7 @@ use crate::roots::{Roots, canonicalize_existing};
 /// Each folder directly below these is a home, whether its account is listed or comes from a directory service.
 const HOME_PARENTS: [&str; 1] = ["/home"];
 
-/// Why a folder is no writable root.
+/// Why a folder is not a writable root.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WriteRefusal {
     /// It is `/`.
@@ -42,7 +42,7 @@ impl fmt::Display for WriteRefusal {
 /// Device and inode: the same folder, by whatever path it is reached.
 type FileId = (u64, u64);
 
-/// The folders that are no writable roots, read once.
+/// The folders that are not writable roots, read once.
 #[derive(Clone, Debug)]
 pub struct ProtectedFolders {
     by_id: HashMap<FileId, WriteRefusal>,

@@ -89,7 +89,7 @@ impl StoredApproval {
         })
     }
 
-    /// What was written, or `None` when it was not written by somebody with the secret.
+    /// What was written, or `None` when it was not written with the secret.
     fn verify(self, mac: &Mac) -> Option<ApprovalRecord> {
         let approval = Approval {
             id: self.id,
@@ -143,7 +143,7 @@ pub(super) fn find(connection: &Connection, mac: &Mac, id: &str) -> Result<Optio
     Ok(find_stored(connection, id)?.and_then(|stored| stored.verify(mac)))
 }
 
-/// Suspended threads that nobody runs and whose questions are all answered.
+/// Suspended threads that no process runs and whose questions are all answered.
 pub(super) fn answered_threads(connection: &Connection) -> Result<Vec<ThreadId>, DbError> {
     let mut find = connection.prepare_cached(
         "SELECT thread_id FROM threads JOIN approvals USING (thread)

@@ -75,7 +75,7 @@ pub(super) fn release(tx: &WriteTx<'_, '_>, id: &ThreadId, claim: Claim) -> Resu
     if released == 0 { Err(DbError::from(ThreadStoreError::Fenced(id.clone()))) } else { Ok(()) }
 }
 
-/// Writes down why nobody goes on with a thread, unless somebody does by now.
+/// Writes down why no process continues with a thread, unless one does now.
 pub(super) fn set_note(tx: &mut WriteTx<'_, '_>, id: &ThreadId, reason: &str) -> Result<(), DbError> {
     let sql = "UPDATE threads SET note = ?2 WHERE thread_id = ?1 AND pid IS NULL AND completed_at IS NULL";
     tx.connection.prepare_cached(sql)?.execute(params![id.as_str(), reason])?;
@@ -83,7 +83,7 @@ pub(super) fn set_note(tx: &mut WriteTx<'_, '_>, id: &ThreadId, reason: &str) ->
     Ok(())
 }
 
-/// Says that the process lives, for many threads at once; gives those that somebody else took. One that this process gave
+/// Says that the process lives, for many threads at once; gives those that another process took. One that this process gave
 /// up itself meanwhile, because it ended, was not taken.
 pub(super) fn heartbeat(
     tx: &WriteTx<'_, '_>,

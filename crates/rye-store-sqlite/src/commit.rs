@@ -98,7 +98,7 @@ fn reserve(
     ledger::reserve(tx, row, &commit.thread, request, &commit.rolling, commit.at_ms)
 }
 
-/// Refuses whoever does not hold the thread any more.
+/// Refuses a claim that is not the latest of the thread.
 pub(super) fn fence(epoch: u64, claim: Claim, thread: &ThreadId) -> Result<(), DbError> {
     if epoch == claim.epoch { Ok(()) } else { Err(DbError::from(ThreadStoreError::Fenced(thread.clone()))) }
 }

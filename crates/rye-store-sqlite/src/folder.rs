@@ -10,7 +10,7 @@ fn split(folder: &Path) -> Result<(&Path, &Path), DbError> {
     match (folder.parent(), folder.file_name()) {
         (Some(parent), Some(name)) => Ok((parent, Path::new(name))),
         _ => Err(DbError::from(ThreadStoreError::Failed(format!(
-            "`{}` is no folder of threads",
+            "`{}` is not a folder of threads",
             folder.display()
         )))),
     }

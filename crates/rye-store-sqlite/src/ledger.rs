@@ -1,4 +1,4 @@
-//! Money and tokens: what is put aside for calls in flight, what was used, on each thread and on every ancestor.
+//! Money and tokens: what is reserved for calls in flight, what was used, on each thread and on every ancestor.
 //!
 //! A row holds what its own thread used (`actual_…`, `reserved_…`) and what its whole subtree did (`subtree_…`, its own
 //! included), so that a reservation costs one row per level, however many threads there are.
@@ -6,7 +6,7 @@
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::db_error::to_sqlite_integer;
-use super::rolling::RollingCall;
+use super::rolling::{RecordedCall, RollingCall};
 use super::waits::QueuePosition;
 use super::writer::WriteTx;
 use super::{DbError, waits};
@@ -74,7 +74,7 @@ pub(super) fn close(tx: &WriteTx<'_, '_>, thread: i64, status: &str, at: &str) -
     Ok(())
 }
 
-/// Puts aside what a call may cost, on the thread and every ancestor, or on none of them.
+/// Reserves what a call may cost, on the thread and every ancestor, or on none of them.
 pub(super) fn reserve(
     tx: &WriteTx<'_, '_>,
     thread: i64,
@@ -87,7 +87,8 @@ pub(super) fn reserve(
     let mut refusal = try_reserve(tx, thread, request, &position)?;
     if refusal.is_none() {
         let call = RollingCall { store: tx.seal.store, thread: name, call: request.call };
-        refusal = tx.rolling.reserve(call, request, budgets)?;
+        refusal =
+            tx.rolling.reserve(call, request, budgets, |thread, call| recorded_call(tx, thread, call))?;
     }
     if refusal.is_none() {
         write_reservation(tx, thread, name, request)?;
@@ -96,6 +97,23 @@ pub(super) fn reserve(
         waits::after_reserve(tx, thread, request, refusal.as_ref(), at_ms)?;
     }
     Ok(refusal)
+}
+
+/// What the ledger has of a call.
+fn recorded_call(tx: &WriteTx<'_, '_>, thread: &str, call: i64) -> Result<RecordedCall, DbError> {
+    let found: Option<(bool, i64)> = tx
+        .query_row(
+            "SELECT calls.is_settled, calls.spend FROM calls JOIN budget_ledger ON budget_ledger.thread = calls.thread
+             WHERE budget_ledger.thread_id = ?1 AND calls.call = ?2",
+            params![thread, call],
+            |row| Ok((row.get(0)?, row.get(1)?)),
+        )
+        .optional()?;
+    Ok(match found {
+        None => RecordedCall::Missing,
+        Some((false, _)) => RecordedCall::Open,
+        Some((true, spend)) => RecordedCall::Settled(spend),
+    })
 }
 
 /// Whether the call fits into what the thread and every ancestor may use.
@@ -228,7 +246,7 @@ fn check_depth(level: u32) -> Result<(), DbError> {
     Ok(())
 }
 
-/// A sum that is no whole number any more.
+/// A sum that is not a whole number any more.
 fn overflow_error(error: rusqlite::Error) -> DbError {
     match error.sqlite_error_code() {
         Some(rusqlite::ErrorCode::ConstraintViolation) => {
@@ -238,7 +256,7 @@ fn overflow_error(error: rusqlite::Error) -> DbError {
     }
 }
 
-/// Records what a call did cost, exactly once, and gives back what was put aside.
+/// Records what a call did cost, exactly once, and gives back what was reserved.
 pub(super) fn settle(
     tx: &WriteTx<'_, '_>,
     thread: i64,
@@ -266,7 +284,7 @@ pub(super) fn settle(
         None => (0, 0),
     };
     let spend = to_sqlite_integer(settlement.spend.0, "what a call cost")?;
-    // What was put aside is the most that an estimate can come to.
+    // What was reserved is the most that an estimate can come to.
     let spend = if settlement.is_unknown { spend.min(reserved) } else { spend };
     let input = to_sqlite_integer(settlement.input_tokens, "the tokens of a call")?;
     let output = to_sqlite_integer(settlement.output_tokens, "the tokens of a call")?;

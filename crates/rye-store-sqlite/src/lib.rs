@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! SqliteStore::create / commit → writer (one thread, many commits per transaction, one sync) → registry.db
-//! SqliteStore::journal, thread, ledger, … ← readers
+//! SqliteStore::journal, thread, ledger, … ← readers (threads of their own, unless the caller waits in `block_on`)
 //! ```
 //!
 //! All SQL about threads is in this crate. What is read for resuming is verified first: see `chain`.
@@ -26,6 +26,7 @@ mod ledger;
 mod owner;
 mod prune;
 mod queries;
+mod readers;
 mod reply;
 mod rolling;
 mod row_seal;
@@ -50,6 +51,7 @@ use connection::{check_version, connect, database_path};
 use db_error::DbError;
 use head_log::HeadLog;
 pub use owner::{SystemProbe, current_owner, is_owner_gone};
+use readers::ReaderPool;
 use row_seal::RowSealer;
 pub use schema::{ColumnSpec, IndexSpec, LedgerSpec};
 pub use secret::ThreadSecret;
@@ -77,6 +79,7 @@ struct StoreInner {
     rolling: PathBuf,
     writer: WriterHandle,
     readers: Mutex<Vec<Connection>>,
+    reader_pool: ReaderPool,
     watcher: Mutex<Connection>,
     changes: Arc<ChangeHub>,
 }
@@ -196,6 +199,7 @@ impl SqliteStore {
             rolling,
             writer,
             readers: Mutex::new(Vec::new()),
+            reader_pool: ReaderPool::default(),
             watcher: Mutex::new(watcher),
             changes,
         };

@@ -1,6 +1,6 @@
 //! Forgetting threads that have ended, whole trees at a time, and giving the room back.
 //!
-//! A tree goes with the trees that its threads went on in or came from, and only when all of them have ended and none asks a
+//! A tree goes with the trees that its threads continued in or came from, and only when all of them have ended and none asks a
 //! person anything.
 
 use std::collections::{BTreeSet, HashMap};
@@ -29,7 +29,7 @@ impl SqliteStore {
     /// Removes trees that ended long ago, and what is left of them in the folder of threads.
     pub(super) async fn prune_trees(&self, prune: &PruneOptions) -> Result<PruneReport, ThreadStoreError> {
         let folder = &self.shared.folder;
-        // Gaps of the database and its log are no reason to remove a thread.
+        // Gaps of the database and its log are not a reason to remove a thread.
         let was_vacuumed = self.is_over(prune) && self.vacuum(prune).await?;
         let archived = clear_archive(folder, prune)?;
         let stored = self.disk_usage(prune);
@@ -156,7 +156,7 @@ pub(super) fn delete_groups(
     prune: &PruneOptions,
     stored: &DiskUsage,
 ) -> Result<(Vec<TreeGroup>, u64), DbError> {
-    // Looked for here, in the transaction: what is in use by now stays.
+    // Looked for here, in the transaction: what is in use now stays.
     let groups = select_groups(tx.connection, prune, stored)?;
     tx.head_log.mark_pruned(groups.iter().flat_map(TreeGroup::ids));
     for (row, _) in groups.iter().flat_map(|group| &group.threads) {
@@ -309,7 +309,7 @@ pub(super) fn is_due(connection: &Connection, at_ms: u64) -> Result<bool, DbErro
     Ok(PruneOptions::is_due(at_ms, last, first.as_deref()))
 }
 
-/// Writes the database anew, if that was long ago or room is short.
+/// Writes the database again, if that was long ago or room is short.
 pub(super) fn vacuum(
     connection: &Connection,
     prune: &PruneOptions,

@@ -89,7 +89,7 @@ pub(super) fn journal(
 
 /// Reads a status that the store wrote.
 pub(super) fn parse_status(word: &str) -> Result<ThreadStatus, DbError> {
-    ThreadStatus::parse(word).ok_or_else(|| damaged_error(&format!("`{word}` is no status")))
+    ThreadStatus::parse(word).ok_or_else(|| damaged_error(&format!("`{word}` is not a status")))
 }
 
 fn damaged_error(reason: &str) -> DbError {
@@ -345,7 +345,7 @@ pub(super) fn charges(
     Ok(charges)
 }
 
-/// Threads that are said to be at work, and that nobody works on.
+/// Threads that are said to be at work, and that no process works on.
 pub(super) fn orphans(
     connection: &Connection,
     seal: &RowSealer,
@@ -356,13 +356,13 @@ pub(super) fn orphans(
         query_rows(connection, seal, "WHERE status IN ('running', 'created') ORDER BY thread", [])?;
     found.retain(|row| match &row.owner {
         Some(owner) => policy.can_take(owner, observer, row.heartbeat_ms, &super::SystemProbe),
-        // One that was registered is about to be started by whoever registered it, unless it was left to others.
+        // One that was registered is about to be started by its caller, unless it was left to others.
         None => row.status == ThreadStatus::Running || row.is_detached,
     });
     Ok(found)
 }
 
-/// Whether a thread that goes on by itself has not ended.
+/// Whether a thread that continues by itself has not ended.
 pub(super) fn has_detached(connection: &Connection) -> Result<bool, DbError> {
     let sql = "SELECT EXISTS (SELECT 1 FROM threads WHERE detached = 1 AND completed_at IS NULL)";
     Ok(connection.query_row(sql, [], |row| row.get(0))?)

@@ -1,8 +1,9 @@
 //! Budgets of a day or a month, in a database of the user's: they span the stores of all projects.
 //!
 //! It lies beside the user's secret, where no tool reaches. A reservation is checked and written in a transaction of its
-//! own that is begun within the store's and committed just before it. A crash between the two leaves more reserved here
-//! than is in flight, never less, and that only until the period ends; a call that is settled again counts once.
+//! own that is begun within the store's and committed just before it. A crash between the two leaves here what the store
+//! does not know. The store is right: a reservation it does not have is released when the store next reserves, and a call
+//! that it settles again, with another cost, is charged that cost.
 
 use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
@@ -54,6 +55,20 @@ CREATE TABLE IF NOT EXISTS calls (
 ) WITHOUT ROWID, STRICT;
 ";
 
+/// What a settled call is charged; null where an older release settled it.
+const SPENT_COLUMN: &str = "ALTER TABLE calls ADD COLUMN spent INTEGER";
+
+/// A call as its store has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RecordedCall {
+    /// It has none of this number.
+    Missing,
+    /// It is in flight, or was when its process died.
+    Open,
+    /// It did cost this much.
+    Settled(i64),
+}
+
 /// The call that something is reserved or settled for.
 #[derive(Clone, Copy)]
 pub(super) struct RollingCall<'a> {
@@ -69,11 +84,18 @@ pub(super) struct RollingDb {
     connection: RefCell<Option<Connection>>,
     /// Whether the file is known to be there.
     is_present: Cell<bool>,
+    /// Whether what is reserved here was compared with the store.
+    is_reconciled: Cell<bool>,
 }
 
 impl RollingDb {
     pub(super) fn new(path: PathBuf) -> Self {
-        Self { path, connection: RefCell::default(), is_present: Cell::new(false) }
+        Self {
+            path,
+            connection: RefCell::default(),
+            is_present: Cell::new(false),
+            is_reconciled: Cell::new(false),
+        }
     }
 
     /// Rows written so far.
@@ -93,6 +115,7 @@ impl RollingDb {
 
     /// Takes back what was begun.
     pub(super) fn rollback(&self) {
+        self.is_reconciled.set(false);
         if let Some(connection) = self.connection.borrow().as_ref()
             && !connection.is_autocommit()
         {
@@ -101,15 +124,21 @@ impl RollingDb {
         }
     }
 
-    /// Reserves for a call in every budget, or in none.
+    /// Reserves for a call in every budget, or in none. It is called within the store's transaction, and `find` says what
+    /// the store has of a call: with the first reservation, what a crash left here is brought in line with it.
     pub(super) fn reserve(
         &self,
         call: RollingCall<'_>,
         request: ReserveRequest,
         budgets: &[RollingBudget],
+        find: impl Fn(&str, i64) -> Result<RecordedCall, DbError>,
     ) -> Result<Option<BudgetRefusal>, DbError> {
         if budgets.is_empty() || request.spend == Nanos(0) {
             return Ok(None);
+        }
+        if !self.is_reconciled.get() {
+            self.within(|connection| reconcile(connection, call.store, find))?;
+            self.is_reconciled.set(true);
         }
         self.within(|connection| {
             // Of an attempt that was not committed in the store.
@@ -150,21 +179,7 @@ impl RollingDb {
                     count(connection, call, budget, 0)?;
                 }
             }
-            connection
-                .prepare_cached(
-                    "UPDATE periods SET spent = spent + ?4, reserved = periods.reserved - counted.reserved
-                     FROM (SELECT * FROM calls WHERE store = ?1 AND thread_id = ?2 AND call = ?3 AND is_settled = 0)
-                         AS counted
-                     WHERE periods.scope = counted.scope AND periods.period = counted.period
-                         AND periods.starts_ms = counted.starts_ms AND periods.ends_ms = counted.ends_ms",
-                )?
-                .execute(params![call.store, call.thread.as_str(), number, spend])?;
-            connection
-                .prepare_cached(
-                    "UPDATE calls SET is_settled = 1 WHERE store = ?1 AND thread_id = ?2 AND call = ?3",
-                )?
-                .execute(id)?;
-            Ok(())
+            charge(connection, (call.store, call.thread.as_str(), number), spend)
         })
     }
 
@@ -242,7 +257,28 @@ fn open(path: &Path) -> Result<Connection, DbError> {
         connection.pragma_update(None, "user_version", VERSION)?;
         connection.execute_batch("COMMIT")?;
     }
+    add_spent_column(&connection)?;
     Ok(connection)
+}
+
+/// Adds the column that databases of older releases lack. Those releases can still use the database.
+fn add_spent_column(connection: &Connection) -> Result<(), DbError> {
+    let is_missing = || -> Result<bool, rusqlite::Error> {
+        let find = "SELECT NOT EXISTS (SELECT 1 FROM pragma_table_info('calls') WHERE name = 'spent')";
+        connection.query_row(find, [], |row| row.get(0))
+    };
+    if is_missing()? {
+        connection.execute_batch("BEGIN IMMEDIATE")?;
+        // Another process may have added it meanwhile.
+        let added = match is_missing() {
+            Ok(true) => connection.execute_batch(SPENT_COLUMN),
+            Ok(false) => Ok(()),
+            Err(error) => Err(error),
+        };
+        connection.execute_batch(if added.is_ok() { "COMMIT" } else { "ROLLBACK" })?;
+        added?;
+    }
+    Ok(())
 }
 
 /// What is spent and reserved of a budget. A period that ends after the budget's start counts with it: the clock was set
@@ -308,10 +344,59 @@ fn count(
     Ok(())
 }
 
+/// Charges a call where it is counted, instead of what is reserved for it or was charged before.
+fn charge(connection: &Connection, call: (i64, &str, i64), spend: i64) -> Result<(), DbError> {
+    let (store, thread, number) = call;
+    connection
+        .prepare_cached(
+            "UPDATE periods SET spent = periods.spent + ?4 - counted.charged,
+                    reserved = periods.reserved - counted.in_flight
+             FROM (SELECT *, CASE is_settled WHEN 0 THEN 0 ELSE spent END AS charged,
+                          CASE is_settled WHEN 0 THEN reserved ELSE 0 END AS in_flight
+                   FROM calls WHERE store = ?1 AND thread_id = ?2 AND call = ?3
+                       AND (is_settled = 0 OR spent IS NOT NULL)) AS counted
+             WHERE periods.scope = counted.scope AND periods.period = counted.period
+                 AND periods.starts_ms = counted.starts_ms AND periods.ends_ms = counted.ends_ms",
+        )?
+        .execute(params![store, thread, number, spend])?;
+    connection
+        .prepare_cached(
+            "UPDATE calls SET is_settled = 1, spent = ?4
+             WHERE store = ?1 AND thread_id = ?2 AND call = ?3 AND (is_settled = 0 OR spent IS NOT NULL)",
+        )?
+        .execute(params![store, thread, number, spend])?;
+    Ok(())
+}
+
+/// Brings calls in flight in line with the store whose transaction this is part of: a process was killed after it had
+/// committed here and before it had there.
+fn reconcile(
+    connection: &Connection,
+    store: i64,
+    find: impl Fn(&str, i64) -> Result<RecordedCall, DbError>,
+) -> Result<(), DbError> {
+    let open: Vec<(String, i64)> = connection
+        .prepare_cached("SELECT DISTINCT thread_id, call FROM calls WHERE store = ?1 AND is_settled = 0")?
+        .query_map([store], |row| Ok((row.get(0)?, row.get(1)?)))?
+        .collect::<Result<_, _>>()?;
+    for (thread, number) in open {
+        match find(&thread, number)? {
+            RecordedCall::Open => {}
+            RecordedCall::Settled(spend) => charge(connection, (store, &thread, number), spend)?,
+            RecordedCall::Missing => release_call(connection, (store, &thread, number))?,
+        }
+    }
+    Ok(())
+}
+
 /// Gives back what is reserved for a call.
 fn release(connection: &Connection, call: RollingCall<'_>) -> Result<(), DbError> {
     let number = to_sqlite_integer(call.call, "a call's number")?;
-    let id = params![call.store, call.thread.as_str(), number];
+    release_call(connection, (call.store, call.thread.as_str(), number))
+}
+
+fn release_call(connection: &Connection, call: (i64, &str, i64)) -> Result<(), DbError> {
+    let id = params![call.0, call.1, call.2];
     connection
         .prepare_cached(
             "UPDATE periods SET reserved = periods.reserved - counted.reserved

@@ -225,14 +225,17 @@ fn validate(spec: &LedgerSpec) -> Result<(), DbError> {
     let shown = rye_item::text::one_line;
     for column in &spec.columns {
         if !is_name(&column.name) {
-            return invalid(format!("`{}` is no name for a column: a to z and _ are", shown(&column.name)));
+            return invalid(format!(
+                "`{}` is not a name for a column: a to z and _ are",
+                shown(&column.name)
+            ));
         }
         if BUILTIN_COLUMNS.contains(&column.name.as_str()) {
             continue;
         }
         if !SQL_TYPES.contains(&column.sql_type.as_str()) {
             return invalid(format!(
-                "`{}` is no type; there are TEXT, INTEGER, REAL, BLOB",
+                "`{}` is not a type; there are TEXT, INTEGER, REAL, BLOB",
                 shown(&column.sql_type)
             ));
         }
@@ -249,7 +252,7 @@ fn validate(spec: &LedgerSpec) -> Result<(), DbError> {
             BUILTIN_COLUMNS.contains(&name.as_str()) || spec.columns.iter().any(|column| column.name == *name)
         };
         if !is_name(&index.name) {
-            return invalid(format!("`{}` is no name for an index: a to z and _ are", shown(&index.name)));
+            return invalid(format!("`{}` is not a name for an index: a to z and _ are", shown(&index.name)));
         }
         if index.columns.is_empty() || !index.columns.iter().all(is_column) {
             return invalid(format!("index `{}` names no column, or one that is not there", index.name));

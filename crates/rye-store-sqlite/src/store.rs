@@ -7,23 +7,45 @@ use rye_store::{
     Approval, ApprovalDecision, ApprovalRecord, CancelRequest, ChangeReceiver, Charge, ChargeScope, Claim,
     ClaimOutcome, ClaimPolicy, CommitOutcome, CreateOutcome, JournalRecord, LedgerRow, NewThread,
     OpenApprovals, Owner, PruneOptions, PruneReport, Reservation, RollingBudget, RollingUsage, SpawnCaps,
-    StoreFreshness, StoreFuture, ThreadChange, ThreadCommit, ThreadFilter, ThreadRow, ThreadStore, TreeGroup,
-    TreeTotals,
+    StoreFreshness, StoreFuture, ThreadChange, ThreadCommit, ThreadFilter, ThreadRow, ThreadStore,
+    ThreadStoreError, TreeGroup, TreeTotals, can_block,
 };
 use rye_thread::thread_id::ThreadId;
 
+use crate::row_seal::RowSealer;
 use crate::{
     DbError, SqliteStore, approvals, audit, blobs, cancel_requests, claims, commit, create, ledger, prune,
-    queries, rolling, waits,
+    queries, reply, rolling, waits,
 };
 
 impl SqliteStore {
-    /// An answer that is read at once, in the caller's thread.
-    fn reading<'a, T: Send + 'a>(
-        &'a self,
-        query: impl FnOnce(&rusqlite::Connection) -> Result<T, DbError> + Send + 'a,
-    ) -> StoreFuture<'a, T> {
-        Box::pin(async move { self.read(query) })
+    /// An answer that is read on a thread of the store, or at once on the caller's if it waits for it.
+    pub(crate) fn reading<T: Send + 'static>(
+        &self,
+        query: impl FnOnce(&rusqlite::Connection, &RowSealer) -> Result<T, DbError> + Send + 'static,
+    ) -> StoreFuture<'_, T> {
+        self.blocking(move |store| store.read(|connection| query(connection, &store.shared.seal)))
+    }
+
+    /// The same for work that is more than one query.
+    fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Self) -> Result<T, ThreadStoreError> + Send + 'static,
+    ) -> StoreFuture<'_, T> {
+        Box::pin(async move {
+            if can_block() {
+                return work(self);
+            }
+            let (sender, receiver) = reply::reply();
+            let store = self.clone();
+            self.shared.reader_pool.submit(move || {
+                let answer = work(&store);
+                drop(store);
+                sender.send(answer);
+            });
+            let lost = || ThreadStoreError::Failed("its reader has ended".to_owned());
+            receiver.recv().await.unwrap_or_else(|| Err(lost()))
+        })
     }
 }
 
@@ -72,11 +94,12 @@ impl ThreadStore for SqliteStore {
     }
 
     fn orphans<'a>(&'a self, observer: &'a Owner, policy: ClaimPolicy) -> StoreFuture<'a, Vec<ThreadRow>> {
-        self.reading(move |connection| queries::orphans(connection, &self.shared.seal, observer, policy))
+        let observer = observer.clone();
+        self.reading(move |connection, seal| queries::orphans(connection, seal, &observer, policy))
     }
 
     fn has_detached(&self) -> StoreFuture<'_, bool> {
-        self.reading(queries::has_detached)
+        self.reading(|connection, _| queries::has_detached(connection))
     }
 
     fn set_note<'a>(&'a self, id: &'a ThreadId, reason: &'a str) -> StoreFuture<'a, ()> {
@@ -90,7 +113,7 @@ impl ThreadStore for SqliteStore {
     }
 
     fn cancel_requests(&self) -> StoreFuture<'_, Vec<CancelRequest>> {
-        self.reading(cancel_requests::list)
+        self.reading(|connection, _| cancel_requests::list(connection))
     }
 
     fn clear_cancel_request<'a>(&'a self, id: &'a ThreadId) -> StoreFuture<'a, ()> {
@@ -99,56 +122,67 @@ impl ThreadStore for SqliteStore {
     }
 
     fn open_reservations<'a>(&'a self, id: &'a ThreadId) -> StoreFuture<'a, Vec<Reservation>> {
-        self.reading(|connection| ledger::open_reservations(connection, queries::row_id(connection, id)?))
+        let id = id.clone();
+        self.reading(move |connection, _| {
+            ledger::open_reservations(connection, queries::row_id(connection, &id)?)
+        })
     }
 
     fn journal<'a>(&'a self, id: &'a ThreadId) -> StoreFuture<'a, Vec<JournalRecord>> {
-        Box::pin(async move {
-            self.ensure_thread_current(id)?;
-            self.read(|connection| {
+        let id = id.clone();
+        self.blocking(move |store| {
+            store.ensure_thread_current(&id)?;
+            store.read(|connection| {
                 // One moment for both, the head and the entries.
                 let moment = connection.unchecked_transaction()?;
-                queries::journal(&moment, &self.shared.seal.mac, id)
+                queries::journal(&moment, &store.shared.seal.mac, &id)
             })
         })
     }
 
     fn thread<'a>(&'a self, id: &'a ThreadId) -> StoreFuture<'a, Option<ThreadRow>> {
-        self.reading(|connection| queries::thread(connection, &self.shared.seal, id))
+        let id = id.clone();
+        self.reading(move |connection, seal| queries::thread(connection, seal, &id))
     }
 
     fn threads<'a>(&'a self, filter: &'a ThreadFilter) -> StoreFuture<'a, Vec<ThreadRow>> {
-        self.reading(|connection| queries::threads(connection, &self.shared.seal, filter))
+        let filter = filter.clone();
+        self.reading(move |connection, seal| queries::threads(connection, seal, &filter))
     }
 
     fn children<'a>(&'a self, id: &'a ThreadId) -> StoreFuture<'a, Vec<ThreadRow>> {
-        self.reading(|connection| queries::children(connection, &self.shared.seal, id))
+        let id = id.clone();
+        self.reading(move |connection, seal| queries::children(connection, seal, &id))
     }
 
     fn subtree<'a>(&'a self, id: &'a ThreadId) -> StoreFuture<'a, Vec<ThreadRow>> {
-        self.reading(|connection| queries::subtree(connection, &self.shared.seal, id))
+        let id = id.clone();
+        self.reading(move |connection, seal| queries::subtree(connection, seal, &id))
     }
 
     fn ancestors<'a>(&'a self, id: &'a ThreadId) -> StoreFuture<'a, Vec<ThreadRow>> {
-        self.reading(|connection| queries::ancestors(connection, &self.shared.seal, id))
+        let id = id.clone();
+        self.reading(move |connection, seal| queries::ancestors(connection, seal, &id))
     }
 
     fn tree_totals<'a>(&'a self, id: &'a ThreadId) -> StoreFuture<'a, TreeTotals> {
-        self.reading(|connection| queries::tree_totals(connection, id))
+        let id = id.clone();
+        self.reading(move |connection, _| queries::tree_totals(connection, &id))
     }
 
     fn ledger<'a>(&'a self, id: &'a ThreadId) -> StoreFuture<'a, LedgerRow> {
-        self.reading(|connection| queries::ledger(connection, id))
+        let id = id.clone();
+        self.reading(move |connection, _| queries::ledger(connection, &id))
     }
 
     fn charges<'a>(&'a self, id: &'a ThreadId, scope: ChargeScope) -> StoreFuture<'a, Vec<Charge>> {
-        self.reading(move |connection| queries::charges(connection, id, scope))
+        let id = id.clone();
+        self.reading(move |connection, _| queries::charges(connection, &id, scope))
     }
 
     fn rolling_usage<'a>(&'a self, budgets: &'a [RollingBudget]) -> StoreFuture<'a, Vec<RollingUsage>> {
-        Box::pin(async move {
-            rolling::read_usage(&self.shared.rolling, budgets).map_err(rye_store::ThreadStoreError::from)
-        })
+        let budgets = budgets.to_vec();
+        self.blocking(move |store| Ok(rolling::read_usage(&store.shared.rolling, &budgets)?))
     }
 
     fn put_blob(&self, bytes: Vec<u8>, at_ms: u64) -> StoreFuture<'_, Digest> {
@@ -175,7 +209,8 @@ impl ThreadStore for SqliteStore {
     }
 
     fn blob<'a>(&'a self, digest: &'a Digest) -> StoreFuture<'a, Vec<u8>> {
-        self.reading(|connection| blobs::get(connection, digest))
+        let digest = *digest;
+        self.reading(move |connection, _| blobs::get(connection, &digest))
     }
 
     fn add_approval(&self, approval: Approval) -> StoreFuture<'_, ()> {
@@ -196,28 +231,30 @@ impl ThreadStore for SqliteStore {
     }
 
     fn approval<'a>(&'a self, id: &'a str) -> StoreFuture<'a, Option<ApprovalRecord>> {
-        self.reading(|connection| approvals::find(connection, &self.shared.seal.mac, id))
+        let id = id.to_owned();
+        self.reading(move |connection, seal| approvals::find(connection, &seal.mac, &id))
     }
 
     fn open_approvals<'a>(&'a self, below: Option<&'a ThreadId>) -> StoreFuture<'a, OpenApprovals> {
-        self.reading(move |connection| {
-            let of = match below {
+        let below = below.cloned();
+        self.reading(move |connection, seal| {
+            let of = match &below {
                 None => None,
                 Some(id) => {
-                    let rows = queries::subtree(connection, &self.shared.seal, id)?;
+                    let rows = queries::subtree(connection, seal, id)?;
                     Some(rows.into_iter().map(|row| row.id).collect::<Vec<_>>())
                 }
             };
-            approvals::open(connection, &self.shared.seal.mac, of.as_deref())
+            approvals::open(connection, &seal.mac, of.as_deref())
         })
     }
 
     fn answered_threads(&self) -> StoreFuture<'_, Vec<ThreadId>> {
-        self.reading(approvals::answered_threads)
+        self.reading(|connection, _| approvals::answered_threads(connection))
     }
 
     fn audit(&self) -> StoreFuture<'_, Vec<String>> {
-        self.reading(|connection| {
+        self.reading(|connection, _| {
             let moment = connection.unchecked_transaction()?;
             audit::audit(&moment)
         })
@@ -228,23 +265,23 @@ impl ThreadStore for SqliteStore {
     }
 
     fn data_version(&self) -> StoreFuture<'_, i64> {
-        Box::pin(async move {
-            let watcher = self.shared.watcher.lock().unwrap_or_else(PoisonError::into_inner);
+        self.blocking(|store| {
+            let watcher = store.shared.watcher.lock().unwrap_or_else(PoisonError::into_inner);
             let version = watcher.query_row("PRAGMA data_version", [], |row| row.get(0));
-            version.map_err(|error| DbError::from(error).with_path(&self.shared.database))
+            version.map_err(|error| DbError::from(error).with_path(&store.shared.database))
         })
     }
 
     fn freshness(&self) -> StoreFuture<'_, StoreFreshness> {
-        Box::pin(async move { self.compare_with_record() })
+        self.blocking(Self::compare_with_record)
     }
 
     fn ensure_current(&self) -> StoreFuture<'_, ()> {
-        Box::pin(async move { self.refuse_older() })
+        self.blocking(Self::refuse_older)
     }
 
     fn accept_older(&self) -> StoreFuture<'_, ()> {
-        Box::pin(async move { self.record_as_latest() })
+        self.blocking(Self::record_as_latest)
     }
 
     fn prune<'a>(&'a self, options: &'a PruneOptions) -> StoreFuture<'a, PruneReport> {
@@ -252,15 +289,16 @@ impl ThreadStore for SqliteStore {
     }
 
     fn prune_candidates<'a>(&'a self, options: &'a PruneOptions) -> StoreFuture<'a, Vec<ThreadId>> {
-        Box::pin(async move {
-            let stored = self.disk_usage(options);
-            let groups = self.read(|connection| prune::select_groups(connection, options, &stored))?;
+        let options = *options;
+        self.blocking(move |store| {
+            let stored = store.disk_usage(&options);
+            let groups = store.read(|connection| prune::select_groups(connection, &options, &stored))?;
             Ok(groups.iter().flat_map(TreeGroup::ids).cloned().collect())
         })
     }
 
     fn is_prune_due(&self, at_ms: u64) -> StoreFuture<'_, bool> {
-        self.reading(move |connection| prune::is_due(connection, at_ms))
+        self.reading(move |connection, _| prune::is_due(connection, at_ms))
     }
 
     fn prune_if_due<'a>(&'a self, options: &'a PruneOptions) -> StoreFuture<'a, Option<PruneReport>> {

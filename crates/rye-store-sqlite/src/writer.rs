@@ -101,7 +101,7 @@ impl<'c> StatementCache<'c> {
 trait WriteJob: Send {
     /// Runs it; `false` when it failed.
     fn run(&mut self, tx: &mut WriteTx<'_, '_>) -> bool;
-    /// Answers whoever waits.
+    /// Answers the one that waits.
     fn finish(self: Box<Self>, error: Option<&DbError>);
 }
 
@@ -182,7 +182,7 @@ impl WriterHandle {
 
     fn send(&self, job: WriterMessage) {
         if let Some(jobs) = &self.jobs {
-            // A writer that is gone drops the job, and whoever waits hears of that.
+            // A writer that is gone drops the job, and the one that waits hears of that.
             let _ = jobs.send(job);
         }
     }

@@ -1,4 +1,4 @@
-//! Who is told of changes to threads.
+//! Who is notified of changes to threads.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;

@@ -7,7 +7,7 @@ use rye_thread::thread_id::ThreadId;
 /// Why the store refuses, or cannot.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ThreadStoreError {
-    /// The database is damaged. Nothing is removed or made anew.
+    /// The database is damaged. Nothing is removed or rebuilt.
     #[error("`{}` is damaged: {reason}", path.display())]
     Damaged {
         /// The database.
@@ -67,7 +67,7 @@ pub enum ThreadStoreError {
         /// The parent.
         parent: ThreadId,
     },
-    /// Somebody else runs the thread by now.
+    /// Another process runs the thread now.
     #[error("{0} is now owned by another process")]
     Fenced(ThreadId),
     /// The commit contradicts what is recorded.

@@ -20,7 +20,7 @@ mod records;
 mod store;
 mod waits;
 
-pub use block_on::block_on;
+pub use block_on::{block_on, can_block};
 pub use changes::{ChangeHub, ChangeReceiver, ChangesLost};
 pub use claims::ClaimPolicy;
 pub use error::{Forgery, ThreadStoreError};

@@ -1,4 +1,4 @@
-//! Which threads are forgotten: whole trees that ended, with the trees their threads went on in or came from.
+//! Which threads are forgotten: whole trees that ended, with the trees their threads continued in or came from.
 //!
 //! A tree goes only when all of its threads have ended and none asks a person anything.
 
@@ -97,7 +97,7 @@ pub struct PruneRow {
     pub root: i64,
     /// When it ended.
     pub completed_at: Option<String>,
-    /// Threads it goes on from, or that go on from it.
+    /// Threads it continues from, or that continue from it.
     pub links: [Option<String>; 3],
     /// Whether a question of its is open.
     pub is_asking: bool,

@@ -24,7 +24,7 @@ pub struct NewThread {
     pub title: String,
     /// The thread that starts it.
     pub parent: Option<ThreadId>,
-    /// The thread it goes on from.
+    /// The thread it continues from.
     pub continuation_of: Option<ThreadId>,
     /// Its limits.
     pub limits: ThreadLimits,
@@ -40,9 +40,9 @@ pub struct NewThread {
     pub provider: String,
     /// How many threads there may be.
     pub caps: SpawnCaps,
-    /// The process that runs it from the first moment on; nobody, when it is only registered.
+    /// The process that runs it from the first moment on; none when it is only registered.
     pub owner: Option<Owner>,
-    /// Whether it goes on without the command that starts it. A child of such a thread does in any case.
+    /// Whether it continues without the command that starts it. A child of such a thread does in any case.
     pub is_detached: bool,
     /// Shared parts that its records name; they must be in the store.
     pub blobs: Vec<Digest>,
@@ -116,7 +116,7 @@ pub enum CreateOutcome {
     },
 }
 
-/// The right to commit to a thread, until somebody else claims it.
+/// The right to commit to a thread, until another process claims it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claim {
     /// Its number: each claim of a thread has a higher one, and only the highest may commit.
@@ -160,11 +160,11 @@ pub struct ThreadCommit {
     /// Budgets of a day or a month that the reservation counts against, beside those of the tree. A settled call counts
     /// where it was reserved; one that was not reserved counts here.
     pub rolling: Vec<RollingBudget>,
-    /// What the thread itself has used by now.
+    /// What the thread itself has used now.
     pub cost: Option<Cost>,
     /// New maxima, for a thread whose limits were raised.
     pub caps: Option<BudgetCaps>,
-    /// New limits, for a thread that goes on with others.
+    /// New limits, for a thread that continues with others.
     pub limits: Option<ThreadLimits>,
     /// Where it stands.
     pub status: Option<StatusChange>,
@@ -211,7 +211,7 @@ pub struct JournalRecord {
     pub body: Vec<u8>,
 }
 
-/// The worst that a call can cost, put aside for it on the thread and on every ancestor.
+/// The worst that a call can cost, reserved for it on the thread and on every ancestor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReserveRequest {
     /// The call's number in its thread, never used before.
@@ -246,9 +246,9 @@ pub struct Settlement {
 pub struct Reservation {
     /// The call's number.
     pub call: u64,
-    /// Money put aside.
+    /// Money reserved.
     pub spend: Nanos,
-    /// Tokens put aside.
+    /// Tokens reserved.
     pub tokens: u64,
 }
 
@@ -349,7 +349,7 @@ pub struct ApprovalDecision {
 pub struct OpenApprovals {
     /// Open questions, the oldest first.
     pub approvals: Vec<Approval>,
-    /// Names of rows that nobody with the user's secret wrote.
+    /// Names of rows that were not written with the user's secret.
     pub forged: Vec<String>,
 }
 
@@ -413,19 +413,19 @@ pub struct ThreadRow {
     pub provider: String,
     /// What it may do, by hash.
     pub capabilities: String,
-    /// The thread it goes on from.
+    /// The thread it continues from.
     pub continuation_of: Option<ThreadId>,
-    /// The thread that goes on from it.
+    /// The thread that continues from it.
     pub continuation_thread_id: Option<ThreadId>,
-    /// The first thread of those that go on from one another.
+    /// The first thread of those that continue from one another.
     pub chain_root_id: Option<ThreadId>,
     /// The process that runs it.
     pub owner: Option<Owner>,
     /// When that process last gave a sign.
     pub heartbeat_ms: u64,
-    /// Whether it goes on without the command that started it.
+    /// Whether it continues without the command that started it.
     pub is_detached: bool,
-    /// Why nobody goes on with it, if somebody tried.
+    /// Why no process continues with it, if one tried.
     pub note: Option<String>,
     /// What it waits for in the store.
     pub waiting: Option<WaitKind>,
@@ -459,19 +459,19 @@ pub struct LedgerRow {
     pub caps: BudgetCaps,
     /// What it itself has spent.
     pub actual_spend: Nanos,
-    /// What is put aside for its own call in flight.
+    /// What is reserved for its own call in flight.
     pub reserved_spend: Nanos,
     /// What it and all below it have spent.
     pub subtree_spend: Nanos,
-    /// What is put aside for calls in flight of it and all below it.
+    /// What is reserved for calls in flight of it and all below it.
     pub subtree_reserved: Nanos,
     /// Tokens it itself has used.
     pub actual_tokens: u64,
-    /// Tokens put aside for its own call in flight.
+    /// Tokens reserved for its own call in flight.
     pub reserved_tokens: u64,
     /// Tokens that it and all below it have used.
     pub subtree_tokens: u64,
-    /// Tokens put aside for it and all below it.
+    /// Tokens reserved for it and all below it.
     pub subtree_reserved_tokens: u64,
     /// Of what it itself has spent, the part that is estimated because the real spend is unknown.
     pub unknown_spend: Nanos,
@@ -518,7 +518,7 @@ pub struct Charge {
 pub struct TreeTotals {
     /// What its threads themselves have used, together.
     pub cost: Cost,
-    /// Money put aside for calls in flight.
+    /// Money reserved for calls in flight.
     pub reserved: Nanos,
     /// How many threads stand where; those with none left out.
     pub counts: Vec<(ThreadStatus, u64)>,
@@ -556,7 +556,7 @@ pub struct StoreFreshness {
 }
 
 impl StoreFreshness {
-    /// Whether the store is at least as far as it was.
+    /// Whether the store is at least as far as recorded.
     #[must_use]
     pub fn is_current(&self) -> bool {
         !self.is_replaced && self.rolled_back.is_empty() && self.missing.is_empty()
@@ -581,7 +581,7 @@ impl StoreFreshness {
 /// The rules of booking that settings may change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LedgerRules {
-    /// Whether a parent is charged no more than was put aside (`report_actual.clamp_to_reserved`). What the thread itself
+    /// Whether a parent is charged no more than was reserved (`report_actual.clamp_to_reserved`). What the thread itself
     /// spent is recorded in any case.
     pub clamp_to_reserved: bool,
     /// How a thread must end for its row to be closed (`release.on_status`); `None` is in any way.

@@ -61,10 +61,10 @@ pub trait ThreadStore: std::fmt::Debug + Send + Sync {
     /// Threads that are said to be at work, and that may be taken from their holders, seen from `observer`.
     fn orphans<'a>(&'a self, observer: &'a Owner, policy: ClaimPolicy) -> StoreFuture<'a, Vec<ThreadRow>>;
 
-    /// Whether a thread that goes on without the command that started it has not ended.
+    /// Whether a thread that continues without the command that started it has not ended.
     fn has_detached(&self) -> StoreFuture<'_, bool>;
 
-    /// Writes down why no process goes on with a thread; the next claim clears it.
+    /// Writes down why no process continues with a thread; the next claim clears it.
     fn set_note<'a>(&'a self, id: &'a ThreadId, reason: &'a str) -> StoreFuture<'a, ()>;
 
     /// Asks the process that runs a thread, on whichever host, to end it. The request stays until it is cleared.
@@ -180,7 +180,7 @@ pub trait ThreadStore: std::fmt::Debug + Send + Sync {
         })
     }
 
-    /// A thread with those it goes on from and those that go on from it, the oldest first.
+    /// A thread with those it continues from and those that continue from it, the oldest first.
     fn chain<'a>(&'a self, row: &'a ThreadRow) -> StoreFuture<'a, Vec<ThreadRow>> {
         Box::pin(async move {
             let root = row.chain_root_id.as_ref().unwrap_or(&row.id);
@@ -191,7 +191,7 @@ pub trait ThreadStore: std::fmt::Debug + Send + Sync {
                     Some(_) | None => break,
                 }
             }
-            // Two may go on from one: the newest is in the line, and this one stands at its end.
+            // Two may continue from one: the newest is in the line, and this one stands at its end.
             if !chain.iter().any(|one| one.id == row.id) {
                 chain.push(row.clone());
             }

@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 
 pub use rye_item::space::PrimaryAction as Primary;
 
-/// Keys of an action that are no options.
+/// Keys of an action that are not options.
 const RESERVED_KEYS: [&str; 5] = ["primary", "item_type", "item_id", "params", "parameters"];
 /// The longest pattern of ids to sign.
 const MAX_PATTERN_LEN: usize = 512;
@@ -65,7 +65,7 @@ impl Action {
     /// Reads an action.
     ///
     /// # Errors
-    /// When it is no object, its primary is unknown, or what it names cannot exist.
+    /// When it is not an object, its primary is unknown, or what it names cannot exist.
     pub fn from_value(value: &Value) -> Result<Self, ActionError> {
         let map = value.as_object().ok_or_else(|| ActionError::new("an action is an object"))?;
         let primary = match map.get("primary") {
@@ -163,7 +163,7 @@ impl Action {
     /// When it names an item that cannot exist.
     pub fn validate(self) -> Result<Self, ActionError> {
         if self.item_type == Some(ItemType::Config) {
-            return Err(ActionError::new("config is no item of actions"));
+            return Err(ActionError::new("config is not an item of actions"));
         }
         let id = self.item_id.as_deref();
         let query = self.text_option("query");
@@ -191,7 +191,7 @@ impl Action {
                     || !pattern.bytes().all(is_plain)
                     || pattern.split('/').any(is_odd)
                 {
-                    return Err(ActionError(format!("`{}` is no pattern of ids", one_line(pattern))));
+                    return Err(ActionError(format!("`{}` is not a pattern of ids", one_line(pattern))));
                 }
             }
             Some(id) => {

@@ -164,7 +164,7 @@ fn failure_text(envelope: &Value) -> String {
 /// thread blocks it too, because the thread waits for the tool.
 ///
 /// # Errors
-/// Why the hook's answer does not count.
+/// Why the hook's answer is not used.
 pub fn read_tool_request_answer(
     hook: &Hook,
     action: &Value,

@@ -36,7 +36,7 @@ const MAX_LISTED_GRANTS: usize = 20;
 #[serde(try_from = "Vec<String>", into = "Vec<String>")]
 pub struct Capabilities(Vec<Pattern>);
 
-/// A text is no grant.
+/// A text is not a grant.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct InvalidCapability(pub String);
@@ -74,7 +74,7 @@ impl Capabilities {
     /// The grants of a parsed directive: its `permissions`, a list of `{"tag": "cap", "content": "rye.…"}`.
     ///
     /// # Errors
-    /// When one is no grant.
+    /// When one is not a grant.
     pub fn from_directive(permissions: Option<&Value>) -> Result<Self, InvalidCapability> {
         let Some(list) = permissions else {
             return Ok(Self::none());
@@ -218,7 +218,7 @@ pub enum Principal {
     },
     /// The directive itself, by what it declares.
     Directive,
-    /// A tool that the thread runs, through its door.
+    /// A tool that the thread runs, through its callback channel.
     Tool,
 }
 

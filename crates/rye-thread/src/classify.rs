@@ -265,7 +265,9 @@ impl ClassifierParser<'_> {
         let written = names.iter().find_map(|name| map.get(*name));
         let value = written.or_else(|| names.iter().find_map(|name| self.default_for(kind, name)));
         let seconds = value.and_then(Value::as_f64).filter(|seconds| seconds.is_finite() && *seconds >= 0.0);
-        seconds.map(milliseconds).ok_or_else(|| format!("`{}` is no number of seconds", names.join("` or `")))
+        seconds
+            .map(milliseconds)
+            .ok_or_else(|| format!("`{}` is not a number of seconds", names.join("` or `")))
     }
 
     /// What the file says a policy that leaves a number out gets.

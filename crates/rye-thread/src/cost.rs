@@ -16,7 +16,7 @@ pub struct Cost {
     pub output_tokens: u64,
     /// Money.
     pub spend: Nanos,
-    /// Milliseconds at work: the time it was suspended does not count.
+    /// Milliseconds at work: without the time it was suspended.
     pub elapsed_ms: u64,
 }
 

@@ -54,6 +54,12 @@ impl<'a> ResultEnvelope<'a> {
         matches!(self, Self::Success { .. })
     }
 
+    /// Whether it failed, or says so itself with `success: false` beside its status.
+    #[must_use]
+    pub fn is_failed_response(value: &Value) -> bool {
+        is_unsuccessful(value) || ResultEnvelope::parse(value).is_failure()
+    }
+
     /// Whether it failed, or holds data of a tool that says so itself with `success: false`.
     #[must_use]
     pub fn reports_failure(&self) -> bool {

@@ -145,6 +145,7 @@ mod tests {
             spawn_reason: None,
             depth: 0,
             cannot_suspend: false,
+            removed_secrets: None,
         }
     }
 

@@ -95,7 +95,7 @@ impl LimitReached {
         Self { budget: Some(refusal.budget.clone()), frees_at, ..self }
     }
 
-    /// How much more lets the thread go on: as much again, and no less than the next call may need.
+    /// How much more lets the thread continue: as much again, and no less than the next call may need.
     #[must_use]
     pub fn suggested_raise(&self) -> String {
         let number = |value: &Value| value.as_f64().filter(|number| *number > 0.0).unwrap_or(0.0);
@@ -162,7 +162,7 @@ impl ThreadLimits {
             self.spend = match value {
                 Value::Null => None,
                 _ => Some(Nanos::from_value(value).ok_or_else(|| {
-                    format!("spend {value} is no amount of dollars with at most nine places")
+                    format!("spend {value} is not an amount of dollars with at most nine places")
                 })?),
             };
             return Ok(());
@@ -180,7 +180,7 @@ impl ThreadLimits {
         };
         *place = match value {
             Value::Null => None,
-            _ => Some(parse_whole(value).ok_or_else(|| format!("{name} {value} is no whole number"))?),
+            _ => Some(parse_whole(value).ok_or_else(|| format!("{name} {value} is not a whole number"))?),
         };
         Ok(())
     }

@@ -19,7 +19,7 @@ impl Nanos {
     pub const MAX: Self = Self(i64::MAX.unsigned_abs());
 
     /// Reads dollars as a person or a file writes them: `1`, `0.25`, `1.5e-3`. Nothing is rounded: what has more than nine
-    /// places, is negative or too large is no amount.
+    /// places, is negative or too large is not an amount.
     #[must_use]
     pub fn from_dollars(text: &str) -> Option<Self> {
         let (digits, exponent) = match text.split_once(['e', 'E']) {

@@ -112,7 +112,7 @@ impl RiskRules {
     /// Whether the rules can judge anything.
     ///
     /// # Errors
-    /// When a level is missing, or a pattern is no grant.
+    /// When a level is missing, or a pattern is not a grant.
     pub fn check(&self) -> Result<(), RiskRefusal> {
         let absent: Vec<&str> = Risk::ALL
             .iter()
@@ -220,7 +220,7 @@ fn specificity(pattern: &str) -> usize {
 /// The risks a directive acknowledges: its `acknowledged_risks`, a list of `{"risk", "reason"}`.
 ///
 /// # Errors
-/// When a word is no risk.
+/// When a word is not a risk.
 pub fn acknowledged_risks(risks: Option<&serde_json::Value>) -> Result<Vec<Risk>, RiskRefusal> {
     let list = risks.and_then(serde_json::Value::as_array).into_iter().flatten();
     list.map(|entry| {

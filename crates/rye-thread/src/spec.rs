@@ -45,7 +45,7 @@ pub struct ThreadInstance {
     pub limits: ThreadLimits,
     /// What it may do: what the directive asks for, narrowed by its parent.
     pub capabilities: Capabilities,
-    /// The thread it goes on from.
+    /// The thread it continues from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[serde(rename = "continues")]
     pub continuation_of: Option<ThreadId>,
@@ -55,7 +55,7 @@ pub struct ThreadInstance {
     /// What was said there, as far as it goes along.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub history: Vec<Arc<ChatMessage>>,
-    /// What the model is told after that.
+    /// What the model is given after that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     /// What of its parent started it.
@@ -68,6 +68,18 @@ pub struct ThreadInstance {
     /// Whether it fails where another thread would be suspended: what waits for it has another way.
     #[serde(default, skip_serializing_if = "is_false")]
     pub cannot_suspend: bool,
+    /// The secrets that were removed from its inputs, message and files before it was made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub removed_secrets: Option<RemovedSecrets>,
+}
+
+/// Secrets that were removed from what a thread was started with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RemovedSecrets {
+    /// How many.
+    pub count: u64,
+    /// The variables or kinds of secrets.
+    pub names: Vec<String>,
 }
 
 impl ThreadInstance {
@@ -89,7 +101,7 @@ pub struct ForkSource {
     pub journal: String,
 }
 
-/// What of a thread starts another: what it costs is told by it.
+/// What of a thread starts another: what it costs is reported by it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SpawnReason {

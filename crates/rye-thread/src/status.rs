@@ -12,7 +12,7 @@ pub enum ThreadStatus {
     Created,
     /// At work.
     Running,
-    /// Stopped with everything kept; it can go on.
+    /// Stopped with everything kept; it can continue.
     Suspended,
     /// Ended well.
     Completed,

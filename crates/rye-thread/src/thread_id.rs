@@ -1,4 +1,4 @@
-//! The name of a thread: `thread-` and twelve hexadecimal digits. Anything else is no thread, so a name from outside can
+//! The name of a thread: `thread-` and twelve hexadecimal digits. Anything else is not a thread, so a name from outside can
 //! never lead out of the threads' folder.
 
 use std::fmt;
@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 #[serde(try_from = "String", into = "String")]
 pub struct ThreadId(String);
 
-/// What was given is no thread's name.
+/// What was given is not a thread's name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no thread id; they look like thread-0a1b2c3d4e5f")]
+#[error("`{0}` is not a thread id; they look like thread-0a1b2c3d4e5f")]
 pub struct InvalidThreadId(String);
 
 impl ThreadId {

@@ -46,7 +46,7 @@ pub enum ContentStatus {
         /// The byte ranges that the signature does not cover.
         uncovered: Vec<Range<usize>>,
     },
-    /// The hash does not hold.
+    /// The hash does not match.
     Changed {
         /// The hash of what is there now.
         actual: Digest,

@@ -11,7 +11,7 @@ use crate::identity::signature_format;
 use crate::sign::{SignOutcome, sign};
 use crate::signature::{FileLayout, Timestamp};
 
-/// What both keys sign begins with this, so that it is no other statement.
+/// What both keys sign begins with this, so that it cannot pass for another statement.
 const STATEMENT: &str = "rye key hand-over, version 1";
 
 /// Why a document is not a valid hand-over.

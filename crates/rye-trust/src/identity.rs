@@ -63,7 +63,7 @@ pub struct Identity {
     pub signature: Option<SignatureLine>,
 }
 
-/// Every field is known: a text that a key signed as something else, such as a tool, is no identity.
+/// Every field is known: a text that a key signed as something else, such as a tool, is not an identity.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(dead_code, reason = "fields that documents have and nothing reads")]

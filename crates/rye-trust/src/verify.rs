@@ -1,4 +1,4 @@
-//! The verdict on a file, and the door that only verified files pass.
+//! The verdict on a file, and the type that only verified files become.
 
 use std::ops::{Deref, Range};
 
@@ -51,7 +51,7 @@ pub enum TrustVerdict {
     Tampered,
     /// Signed for another place.
     Misplaced,
-    /// Signed by a key that does not count here.
+    /// Signed by a key that is not trusted here.
     Untrusted,
     /// Signed by a key the user has revoked.
     Revoked,

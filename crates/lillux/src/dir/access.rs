@@ -15,7 +15,7 @@ impl Dir {
     /// Lets the user read, write and enter every folder from here down to `relative`. Links are not followed.
     ///
     /// # Errors
-    /// When a part is no folder, or belongs to another user.
+    /// When a part is not a folder, or belongs to another user.
     pub fn make_accessible(&self, relative: &Path) -> Result<(), DirError> {
         let mut folder =
             self.descriptor.try_clone().map_err(|error| DirError::io("open", &self.path, error))?;

@@ -13,7 +13,7 @@ use super::make_removable;
 /// How many entries are looked at for folders that were left: a full folder must not make every run slow.
 const MAX_SCANNED_ENTRIES: usize = 4096;
 
-/// How often a folder is made anew when another process took it for a left one.
+/// How often a folder is made again when another process took it for a leftover.
 const MAX_ATTEMPTS: usize = 8;
 
 /// A new, private folder below `parent`, removed with all that is in it when dropped.

@@ -24,7 +24,7 @@ fn charset_from_body(body: &[u8]) -> Option<&'static Encoding> {
     Encoding::for_label(&rest.as_bytes()[..end.unwrap_or(rest.len())])
 }
 
-/// The text of a body, or `None` when it is no text. `content_type` is the header's value.
+/// The text of a body, or `None` when it is not text. `content_type` is the header's value.
 #[must_use]
 pub fn decode_text(body: &[u8], content_type: &str) -> Option<String> {
     let media_type = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();

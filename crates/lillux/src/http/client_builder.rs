@@ -68,7 +68,7 @@ pub enum TransportError {
     Timeout,
     /// The connection broke.
     Reset(String),
-    /// What came is no HTTP.
+    /// What came is not HTTP.
     Malformed(String),
 }
 

@@ -1,4 +1,4 @@
-//! The one door to HTTP: one request in, one bounded answer out.
+//! The single entry point for HTTP: one request in, one bounded answer out.
 //!
 //! Every hop of a redirect is resolved here, its addresses are checked, and the connection is made to exactly the
 //! addresses that were checked. There are no cookies, no referer, no proxies and no certificates but those passed in.

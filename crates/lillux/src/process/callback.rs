@@ -1,7 +1,7 @@
 //! A callback channel: descriptors that a process inherits, one of them a socket to the process that started it.
 //!
 //! A client in the process connects by one message with a few bytes and its own socket. So many clients can connect
-//! at once over one descriptor, and what they say never mixes. What is said, and whether it is believed, is for others.
+//! at once over one descriptor, and what they say never mixes. What is said, and whether it is accepted, is for others.
 
 use std::fmt::Debug;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -16,10 +16,10 @@ use rustix::net::{
 
 pub use super::fork::dup_inherited_fd;
 
-/// The most bytes a knock carries.
+/// The most bytes a connection request carries.
 pub const MAX_CONNECT_BYTES: usize = 4096;
 
-/// What a process is given beside its streams, and who hears it knock.
+/// What a process is given beside its streams, and what is notified when it connects.
 pub trait CallbackChannel: Debug + Send + Sync {
     /// Descriptors for the process, each with the variable that will hold its number. At most [`MAX_INHERITED_FDS`].
     fn inherited_fds(&self) -> Vec<(&'static str, BorrowedFd<'_>)>;
@@ -31,7 +31,7 @@ pub trait CallbackChannel: Debug + Send + Sync {
     fn on_connect(&self);
 }
 
-/// How many descriptors a door can hand over.
+/// How many descriptors a callback channel can hand over.
 pub const MAX_INHERITED_FDS: usize = 2;
 
 /// The two ends of a channel: clients use the second to connect to the first.
@@ -106,7 +106,7 @@ pub fn connect(channel: impl AsFd, bytes: &[u8]) -> io::Result<OwnedFd> {
 /// brings no socket, is an error, and the next can be taken all the same.
 ///
 /// # Errors
-/// When what came is no knock, or nothing is there to be taken without waiting.
+/// When what came is not a connection request, or nothing is there to be taken without waiting.
 pub fn accept(listener: impl AsFd) -> io::Result<Option<(Vec<u8>, OwnedFd)>> {
     let mut bytes = vec![0; MAX_CONNECT_BYTES];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -145,11 +145,11 @@ mod tests {
 
     #[test]
     fn connect_carries_bytes_and_a_socket() {
-        let (listener, channel) = socket_pair().expect("a door");
-        let one = connect(&channel, b"one").expect("a knock");
-        let two = connect(&channel, b"two").expect("a knock");
+        let (listener, channel) = socket_pair().expect("a channel");
+        let one = connect(&channel, b"one").expect("a request");
+        let two = connect(&channel, b"two").expect("a request");
         for (own, word) in [(one, b"one"), (two, b"two")] {
-            let (bytes, theirs) = accept(&listener).expect("a knock").expect("somebody");
+            let (bytes, theirs) = accept(&listener).expect("a request").expect("a client");
             assert_eq!(bytes, word);
             rustix::io::write(&theirs, b"hello").expect("said");
             let mut buffer = [0; 8];
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn connect_without_local_stream_is_refused() {
-        let (listener, channel) = socket_pair().expect("a door");
+        let (listener, channel) = socket_pair().expect("a channel");
         let send = |bytes: &[u8], descriptors: &[BorrowedFd<'_>]| {
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
             let mut control = SendAncillaryBuffer::new(&mut space);
@@ -182,7 +182,7 @@ mod tests {
             assert_eq!(accept(&listener).expect_err("refused").kind(), io::ErrorKind::InvalidData);
         }
         send(b"x", &[stream.as_fd()]);
-        assert!(accept(&listener).expect("a knock").is_some());
+        assert!(accept(&listener).expect("a request").is_some());
     }
 
     #[test]

@@ -175,7 +175,7 @@ fn exec_program(request: &LaunchRequest, descriptors: Vec<OwnedFd>) -> String {
     else {
         return "a descriptor is missing".to_owned();
     };
-    #[expect(clippy::disallowed_methods, reason = "this is the one door to starting processes")]
+    #[expect(clippy::disallowed_methods, reason = "this is the single entry point for starting processes")]
     let mut command = std::process::Command::new(&request.program);
     command.args(&request.arguments).env_clear().envs(&request.environment).current_dir(&request.current_dir);
     command.stdin(Stdio::from(stdin)).stdout(Stdio::from(stdout)).stderr(Stdio::from(stderr));

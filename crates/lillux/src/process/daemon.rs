@@ -39,7 +39,7 @@ pub fn spawn_daemon(
     cwd: &Path,
     input: &[u8],
 ) -> io::Result<DaemonChild> {
-    #[expect(clippy::disallowed_methods, reason = "this is one of the doors to starting processes")]
+    #[expect(clippy::disallowed_methods, reason = "this is one of the entry points for starting processes")]
     let mut command = std::process::Command::new(program);
     command.args(arguments).env_clear().envs(environment).current_dir(cwd);
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());

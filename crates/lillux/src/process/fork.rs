@@ -21,7 +21,7 @@ pub(crate) enum ForkResult {
 /// and a program at the beginning of its `main`.
 pub(crate) fn fork() -> io::Result<ForkResult> {
     // SAFETY: the caller has one thread (nothing of `main` has run), so no lock can be held by a thread
-    // that does not exist in the child, and the child may go on as an ordinary process.
+    // that does not exist in the child, and the child may continue as an ordinary process.
     let result = unsafe { libc::fork() };
     match result {
         -1 => Err(io::Error::last_os_error()),
@@ -57,7 +57,7 @@ pub(crate) fn set_cloexec_all() -> io::Result<()> {
 /// # Errors
 /// When there is no such descriptor.
 pub fn dup_inherited_fd(number: i32) -> io::Result<OwnedFd> {
-    // SAFETY: the call takes any number, and fails for one that is no descriptor.
+    // SAFETY: the call takes any number, and fails for one that is not a descriptor.
     match unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 3) } {
         -1 => Err(io::Error::last_os_error()),
         // SAFETY: the kernel has just made it, so nothing else owns it.

@@ -233,7 +233,7 @@ fn early_launcher() -> MutexGuard<'static, Option<PendingLauncher>> {
     EARLY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Forks a launcher for the first [`Launcher::prestart`] to come: much sooner there than one that begins anew. To be
+/// Forks a launcher for the first [`Launcher::prestart`] to come: much sooner there than one that begins again. To be
 /// called by a program that is its own launcher, at the beginning of `main`, while it has one thread and holds nothing.
 pub fn fork_launcher() {
     let Ok((control, other)) = socket_pair() else { return };
@@ -332,7 +332,10 @@ pub(super) struct LauncherHandle {
 impl PendingLauncher {
     pub(super) fn new(program: &Path, role: LauncherRole) -> io::Result<Self> {
         let (control, other) = socket_pair()?;
-        #[expect(clippy::disallowed_methods, reason = "this is the one door to starting processes")]
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "this is the single entry point for starting processes"
+        )]
         let mut command = std::process::Command::new(program);
         command.arg0(protocol::LAUNCHER_ARGV0).arg(role.as_str()).env_clear().current_dir("/");
         command.stdin(Stdio::from(other)).stdout(Stdio::null()).stderr(Stdio::null());

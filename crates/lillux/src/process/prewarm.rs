@@ -100,7 +100,7 @@ impl FsSnapshot {
         Ok(Self { files: file_identities(&spec.confinement), root: root_mtime(), mounts, has_changed })
     }
 
-    /// What has changed once is never again as it was.
+    /// What has changed once stays changed.
     fn has_changed(&self, spec: &PrewarmSpec) -> bool {
         let mut polled = [PollFd::new(&self.mounts, PollFlags::PRI)];
         let is_quiet = rustix::event::poll(&mut polled, Some(&Timespec::default())) == Ok(0);
@@ -116,7 +116,7 @@ struct FileIdentity {
     device: u64,
     inode: u64,
     created: Option<SystemTime>,
-    /// When its links last changed, of what is no folder: one that was away and came back is found out.
+    /// When its links last changed, of what is not a folder: one that was away and came back is found out.
     ctime: Option<(i64, i64)>,
     /// How far above the path it is: the nearest that is there.
     levels_up: usize,

@@ -54,7 +54,7 @@ const MAX_MESSAGE_BYTES: usize = 64 << 20;
 /// How long a forked launcher may take to say who it is.
 const HELLO_TIMEOUT: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 
-/// Standard input, output, error, the result channel and what a door hands over.
+/// Standard input, output, error, the result channel and what a callback channel hands over.
 const MAX_DESCRIPTORS: usize = 4 + super::callback::MAX_INHERITED_FDS;
 
 /// What the launcher is asked to do. It may hold secrets, so it never travels as arguments or environment.
@@ -77,7 +77,7 @@ pub(crate) struct LaunchRequest {
     pub(crate) caller: u32,
 }
 
-/// What the next order is expected to be held to. A launcher that is told has everything in force when the order comes.
+/// What the next order is expected to be held to. A launcher that knows it has everything in force when the order comes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PrewarmSpec {
     pub(crate) confinement: Confinement,

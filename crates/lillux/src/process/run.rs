@@ -33,7 +33,7 @@ pub(super) const SUPERVISOR_GRACE: Duration = Duration::from_secs(2);
 /// How long a detached run may take to begin.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Answers are short; a supervisor that says more is not believed.
+/// Answers are short; a supervisor that says more is not accepted.
 const MAX_REPLY_BYTES: usize = 1 << 20;
 
 /// Runs `command` to its end. When this returns, no process of it is left.
@@ -49,7 +49,7 @@ pub fn run(
     run_to_completion(launcher, command, confinement, cancel, None)
 }
 
-/// As [`run`], with a door that the process finds.
+/// As [`run`], with a callback channel that the process inherits.
 ///
 /// # Errors
 /// As [`run`].
@@ -423,8 +423,8 @@ fn send_request(
     let prewarmed = started.take_prewarmed();
     let launcher = started.into_handle()?;
     let result = match prewarmed {
-        // The tool itself waits for it; its supervisor is told what it watches over. From here on the tool may have
-        // begun, and must not begin twice: a supervisor that is gone by now is found to be lost, and the tool with it.
+        // The tool itself waits for it; its supervisor gets what it watches over. From here on the tool may have
+        // begun, and must not begin twice: a supervisor that is gone now is found to be lost, and the tool with it.
         Some(prewarmed) => prewarmed.send_request(request, descriptors).map(|()| {
             let _ = protocol::send_message(&launcher.control, request, &[]);
             Some(prewarmed.layout)

@@ -361,7 +361,7 @@ impl MountTable {
     }
 
     /// Makes everything at and below `path` read-only, apart from what is at or below `kept`. What a mount forbids
-    /// already it must go on forbidding, or the kernel refuses.
+    /// already it must keep forbidding, or the kernel refuses.
     fn make_read_only(&self, path: &Path, nested_writable: &[PathBuf]) -> io::Result<()> {
         bind_to_self(path)?;
         let above = self.0.iter().filter(|(mount_point, _)| path.starts_with(mount_point));

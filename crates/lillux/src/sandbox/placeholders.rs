@@ -380,7 +380,7 @@ fn create_placeholder(name: &ReservedName, aside: &Path) -> io::Result<bool> {
 }
 
 /// Takes a placeholder away if it is still what was made: aside where that can be done, else for good. Says whether it is
-/// gone, or was changed and so is no placeholder any more. `held`: what this run holds.
+/// gone, or was changed and so is not a placeholder any more. `held`: what this run holds.
 fn remove_placeholder(name: &ReservedName, aside: &Path, held: &mut HeldFiles) -> bool {
     let ReservedName { path, content } = name;
     if !is_unchanged(path, content) {

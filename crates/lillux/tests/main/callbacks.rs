@@ -1,4 +1,4 @@
-//! A door that a confined process finds: what it inherits, and that it is heard.
+//! The callback channel of a confined process: what it inherits, and that it can connect.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Mutex;
@@ -16,13 +16,13 @@ struct TestChannel {
     listener: OwnedFd,
     client_end: OwnedFd,
     payload: OwnedFd,
-    /// What was brought along, for each time the door was opened.
+    /// What was brought along, for each connection.
     connects: Mutex<Vec<Vec<u8>>>,
 }
 
 impl CallbackChannel for TestChannel {
     fn inherited_fds(&self) -> Vec<(&'static str, BorrowedFd<'_>)> {
-        vec![("TEST_WORDS", self.payload.as_fd()), ("TEST_DOOR", self.client_end.as_fd())]
+        vec![("TEST_WORDS", self.payload.as_fd()), ("TEST_CHANNEL", self.client_end.as_fd())]
     }
 
     fn listener_fd(&self) -> BorrowedFd<'_> {
@@ -30,8 +30,8 @@ impl CallbackChannel for TestChannel {
     }
 
     fn on_connect(&self) {
-        let (bytes, socket) = accept(&self.listener).expect("a knock").expect("somebody");
-        self.connects.lock().expect("knocks").push(bytes);
+        let (bytes, socket) = accept(&self.listener).expect("a request").expect("a client");
+        self.connects.lock().expect("requests").push(bytes);
         rustix::io::write(&socket, b"come in").expect("said");
     }
 }
@@ -39,9 +39,9 @@ impl CallbackChannel for TestChannel {
 const CONNECT_SCRIPT: &str = "
 import os, socket
 words = os.pread(int(os.environ['TEST_WORDS']), 100, 0)
-door = socket.socket(fileno=int(os.environ['TEST_DOOR']))
+channel = socket.socket(fileno=int(os.environ['TEST_CHANNEL']))
 own, other = socket.socketpair()
-socket.send_fds(door, [words], [other.fileno()])
+socket.send_fds(channel, [words], [other.fileno()])
 other.close()
 print(own.recv(100).decode(), len(os.listdir('/proc/self/fd')))
 ";
@@ -50,7 +50,7 @@ print(own.recv(100).decode(), len(os.listdir('/proc/self/fd')))
 fn confined_process_calls_back_over_own_socket() {
     let world = World::new();
     for namespaces in [NamespaceMode::Auto, NamespaceMode::Never] {
-        let (listener, client_end) = socket_pair().expect("a door");
+        let (listener, client_end) = socket_pair().expect("a channel");
         let payload = seal_bytes("words", b"let me in").expect("memory");
         let channel = TestChannel { listener, client_end, payload, connects: Mutex::default() };
         let confinement = world.confinement(namespaces);
@@ -58,11 +58,11 @@ fn confined_process_calls_back_over_own_socket() {
         let finished =
             run_with_callback(&launcher(), &python(CONNECT_SCRIPT), Some(&confinement), &cancel, &channel)
                 .expect("it ran");
-        // Streams, words, door, its own socket, and the folder that is listed: nothing else was inherited.
+        // Streams, words, channel, its own socket, and the folder that is listed: nothing else was inherited.
         assert_eq!(
             (finished.exit, finished.stdout.to_text().as_str()),
             (ExitReason::Exited(0), "come in 7\n")
         );
-        assert_eq!(*channel.connects.lock().expect("knocks"), [b"let me in".to_vec()]);
+        assert_eq!(*channel.connects.lock().expect("requests"), [b"let me in".to_vec()]);
     }
 }

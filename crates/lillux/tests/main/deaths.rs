@@ -1,4 +1,4 @@
-//! Whoever of caller, launcher and supervisor is killed, nothing is left.
+//! When the caller, the launcher or the supervisor is killed, nothing is left.
 
 use std::process::{Command as Bare, Stdio};
 
@@ -7,7 +7,7 @@ use lillux::process::{ExitReason, run};
 use lillux::sandbox::{Confinement, NamespaceMode};
 
 use crate::confinement::World;
-use crate::support::{MARK, bash, launcher, leftover_processes, wait_until};
+use crate::support::{MARK, bash, launcher, leftover_processes, wait_for_io, wait_until};
 
 /// A tree of processes in several sessions, some deaf to being asked.
 const TREE: &str = "trap '' TERM; (setsid sleep 600 &); (sleep 600 &); sleep 600 & sleep 600";
@@ -51,7 +51,7 @@ fn caller_killed_anytime_leaves_no_processes() {
                 .stdin(Stdio::null())
                 .spawn()
                 .expect("a caller");
-            std::thread::sleep(std::time::Duration::from_micros(moment * 250));
+            wait_for_io(&mut caller, moment);
             caller.kill().expect("killed");
             caller.wait().expect("ended");
         }

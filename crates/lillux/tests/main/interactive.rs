@@ -32,7 +32,7 @@ fn interactive_process_answers_while_running() {
     let process = spawn_interactive(&launcher(), &command, None).expect("it began");
     let (replies, process) = converse(process, &["one", "two"]);
     assert_eq!(replies, ["<one>", "<two>"]);
-    // It ends by itself when nobody can say anything more.
+    // It ends by itself when no one can say anything more.
     drop(process.stdin);
     let mut rest = String::new();
     File::from(process.stdout).read_to_string(&mut rest).expect("its end");

@@ -211,7 +211,7 @@ fn files_replaced_after_prewarm_are_protected() {
         confinement.read_only.push(world.root.join("project/kept"));
         replace("project/kept", "kept");
         wait_until_prewarmed(&launcher, &confinement);
-        // Whoever replaces a file takes the mounts over it along, and a second time the number is the first one's.
+        // Replacing a file takes the mounts over it along, and a second time the number is the first one's.
         for text in ["other", "secret"] {
             replace("home/.token", text);
             replace("project/kept", "kept");

@@ -19,7 +19,7 @@ pub fn launcher() -> Launcher {
     Launcher::new(copy.unwrap_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_lillux-supervisor"))))
 }
 
-/// A mark nobody else has.
+/// A mark no one else has.
 pub fn mark() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
@@ -100,4 +100,21 @@ pub fn wait_until(what: &str, condition: impl Fn() -> bool) {
 
 pub fn exists(path: &Path) -> bool {
     path.symlink_metadata().is_ok()
+}
+
+/// Waits until a process has made so many reads and writes, or has ended. They are moments of its life that do not depend on
+/// how fast the machine is.
+pub fn wait_for_io(child: &mut std::process::Child, calls: u64) {
+    let path = format!("/proc/{}/io", child.id());
+    let count = || -> Option<u64> {
+        let text = std::fs::read_to_string(&path).ok()?;
+        let value =
+            |name: &str| text.lines().find_map(|line| line.strip_prefix(name))?.trim().parse::<u64>().ok();
+        Some(value("syscr:")? + value("syscw:")?)
+    };
+    // What cannot be read belongs to a process that has ended.
+    while count().is_some_and(|count| count < calls) && child.try_wait().is_ok_and(|status| status.is_none())
+    {
+        std::thread::yield_now();
+    }
 }

@@ -16,6 +16,7 @@ use serde_json::{Map, Value, json};
 use super::CallContext;
 use crate::action::Action;
 use crate::capability::PermittedAction;
+use crate::envelope::ResultEnvelope;
 use crate::tool_context::ThreadContext;
 
 /// How often it is looked whether a hook's time is over or the tool has ended.
@@ -90,7 +91,7 @@ impl RequestHooks<'_> {
         let mut context = tool_context(spec, cost, "tool", action, &action.params);
         if let Some(response) = response {
             context.insert("result".to_owned(), json!(response.to_string()));
-            let is_error = response["status"] == json!("error") || response["success"] == json!(false);
+            let is_error = ResultEnvelope::is_failed_response(response);
             context.insert("is_error".to_owned(), json!(is_error));
         }
         context

@@ -1,4 +1,4 @@
-//! The tool's side of a door: what `rye` does when it finds itself in a tool's sandbox. It holds a token, and no rights.
+//! The tool's side of a callback channel: what `rye` does when it finds itself in a tool's sandbox. It holds a token, and no rights.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -21,7 +21,7 @@ pub struct CallbackClient {
 }
 
 impl CallbackClient {
-    /// With the token and the door that the variables of these values name.
+    /// With the token and the channel that the variables of these values name.
     ///
     /// # Errors
     /// When they name no descriptors of this process.
@@ -61,6 +61,6 @@ impl CallbackClient {
 }
 
 fn unavailable_error(error: &dyn std::fmt::Display) -> Error {
-    Error::new(Code::NoToken, format!("the door to the thread cannot be used: {error}"))
+    Error::new(Code::NoToken, format!("the callback channel cannot be used: {error}"))
         .hint("a program between the tool and `rye` must pass its descriptors on; in Python: subprocess.run([...], close_fds=False)")
 }

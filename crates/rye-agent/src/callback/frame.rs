@@ -1,4 +1,4 @@
-//! How the two sides of a door talk: a length, then so many bytes of JSON.
+//! The messages of a callback channel: a length, then so many bytes of JSON.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -83,7 +83,7 @@ pub(super) fn receive(socket: &OwnedFd, limit: WaitLimit<'_>) -> io::Result<Opti
     }
     let mut bytes = Vec::new();
     while bytes.len() < length {
-        // What was announced is not believed before it is there.
+        // What was announced is not accepted before it is there.
         let mut piece = vec![0; (length - bytes.len()).min(64 << 10)];
         if !read_full(socket, &mut piece, limit)? {
             return Err(ErrorKind::UnexpectedEof.into());

@@ -1,9 +1,9 @@
-//! The door between a tool's process and the thread that runs it.
+//! The callback channel between a tool's process and the thread that runs it.
 //!
 //! A tool that calls `rye` has no rights of its own: its sandbox hides every key. It inherits a token and a socket instead
 //! ([`TOKEN_FD_VAR`], [`CALLBACK_FD_VAR`]); `rye` in there sends what it is asked to do, and does nothing itself. Here the
 //! token is verified, the request is allowed or not by the thread's own grants, written down by the thread, and done by the
-//! one dispatcher. The door is open for as long as the tool's process runs.
+//! one dispatcher. The channel is open for as long as the tool's process runs.
 
 mod call_hooks;
 pub mod client;
@@ -33,19 +33,19 @@ pub use token::TokenIssuer;
 
 /// Holds the number of the descriptor that the token is read from.
 pub const TOKEN_FD_VAR: &str = "RYE_TOKEN_FD";
-/// Holds the number of the descriptor that leads to the door.
+/// Holds the number of the descriptor that leads to the channel.
 pub const CALLBACK_FD_VAR: &str = "RYE_DOOR_FD";
 
 /// How deep tools may call tools where the thread has no limit.
 pub(crate) const DEFAULT_MAX_CALL_DEPTH: u64 = 10;
 
-/// Something a tool did at the door, for the thread to write down; it is told once that is done.
+/// Something a tool did over its channel, for the thread to write down; it is reported once that is done.
 pub(crate) struct CallbackEvent {
     pub(crate) event: ThreadEvent,
     pub(crate) ack: std::sync::mpsc::Sender<()>,
 }
 
-/// One call of a thread, as far as the doors of its tools need it.
+/// One call of a thread, as far as the channels of its tools need it.
 pub(crate) struct CallContext {
     pub(crate) spec: Arc<ThreadSpec>,
     /// Which of the turn's calls.
@@ -68,14 +68,14 @@ pub(crate) struct CallContext {
     pub(crate) request_count: AtomicU64,
 }
 
-/// Makes the doors of one call: for the tool itself, and, narrower each time, for tools that it calls.
+/// Makes the channels of one call: for the tool itself, and, narrower each time, for tools that it calls.
 #[derive(Clone)]
 pub(crate) struct CallbackFactory {
     context: Arc<CallContext>,
     capabilities: Capabilities,
-    /// How many tools stand between the thread and who knocks.
+    /// How many tools stand between the thread and the caller.
     depth: u64,
-    /// The tool that knocks.
+    /// The tool that calls.
     tool: String,
 }
 
@@ -98,7 +98,7 @@ impl CallbackFactory {
         Self { depth: self.depth + 1, ..self.clone() }
     }
 
-    /// The thread, with no more rights than who knocks has.
+    /// The thread, with no more rights than the caller has.
     fn spec(&self) -> Arc<ThreadSpec> {
         let spec = &self.context.spec;
         if spec.instance.capabilities == self.capabilities {

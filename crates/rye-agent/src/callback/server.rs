@@ -1,6 +1,6 @@
-//! A door that stands open: knocks are answered, tokens verified, requests done, for as long as the tool runs.
+//! The thread's side of a callback channel: connections are accepted, tokens verified, requests done, for as long as the tool runs.
 //!
-//! An ordinary tool never knocks: then all of this is two sockets and a signature. The first knock starts a thread that
+//! An ordinary tool never connects: then all of this is two sockets and a signature. The first connection starts a thread that
 //! answers, and each visitor gets one of its own.
 
 use std::io::{self, ErrorKind};
@@ -52,11 +52,11 @@ pub(super) struct CallbackServer {
     worker: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What visitors of one door share.
+/// What the clients of one channel share.
 #[derive(Debug)]
 struct CallbackSession {
     factory: CallbackFactory,
-    /// What the door's own token says.
+    /// What the channel's own token says.
     claims: TokenClaims,
     /// Said when the tool's process has ended.
     ended: CancelToken,
@@ -102,7 +102,7 @@ impl CallbackChannel for CallbackServer {
         let Ok(listener) = self.listener.try_clone() else { return };
         let session = Arc::clone(&self.session);
         let work = move || accept_connections(&listener, &session);
-        let started = std::thread::Builder::new().name("door".to_owned()).spawn(work);
+        let started = std::thread::Builder::new().name("callback".to_owned()).spawn(work);
         *self.worker.lock().unwrap_or_else(PoisonError::into_inner) = started.ok();
     }
 }
@@ -118,7 +118,7 @@ impl Drop for CallbackServer {
     }
 }
 
-/// Answers knocks until the tool has ended.
+/// Accepts connections until the tool has ended.
 fn accept_connections(listener: &OwnedFd, session: &CallbackSession) {
     let connections = ConnectionLimit::default();
     std::thread::scope(|scope| {
@@ -245,7 +245,7 @@ impl CallbackSession {
         }
     }
 
-    /// One request of a visitor whose token is believed.
+    /// One request of a client whose token was accepted.
     fn handle_request(&self, request: &Value, socket: &OwnedFd) -> Value {
         let number = match self.next_request() {
             Ok(number) => number,
@@ -342,7 +342,7 @@ impl CallbackSession {
             });
         let response = hooks.after(&action, response);
         let duration_ms = u64::try_from(started_at.elapsed().as_millis()).unwrap_or(u64::MAX);
-        let is_error = is_failure(&response);
+        let is_error = ResultEnvelope::is_failed_response(&response);
         self.write_event(ThreadEvent::CallbackCompleted {
             index,
             request: number,
@@ -383,7 +383,7 @@ impl CallbackSession {
                     }
                 }
             };
-            let watching = std::thread::Builder::new().name("door-watch".to_owned());
+            let watching = std::thread::Builder::new().name("callback-watch".to_owned());
             if watching.spawn_scoped(scope, watch).is_err() {
                 return io_failure("no thread is left");
             }
@@ -451,9 +451,4 @@ fn record_of(action: &Action) -> Value {
         *value = json!(if cut.len() < text.len() { format!("{cut}…") } else { cut });
     }
     record
-}
-
-fn is_failure(response: &Value) -> bool {
-    let has_failed = response["success"] == json!(false);
-    has_failed || ResultEnvelope::parse(response).is_failure()
 }

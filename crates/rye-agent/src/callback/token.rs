@@ -31,10 +31,10 @@ pub(super) struct TokenClaims {
     pub(super) nonce: String,
 }
 
-/// Why a token is not believed.
+/// Why a token is not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenError {
-    /// It is no token.
+    /// It is not a token.
     Malformed,
     /// Its signature is invalid: made with another key, or it was changed.
     Forged,
@@ -53,7 +53,7 @@ pub enum TokenError {
 impl fmt::Display for TokenError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
-            Self::Malformed => "it is no token",
+            Self::Malformed => "it is not a token",
             Self::Forged => "it was changed or forged",
             Self::Expired => "its time is over",
             Self::WrongThread => "it belongs to another thread",

@@ -44,7 +44,7 @@ pub(super) fn diagnostics_error(diagnostics: &[ConfigDiagnostic]) -> Error {
 /// Everything that is wrong with the text of one file, `name` being `events`, `resilience`, ….
 ///
 /// # Errors
-/// When the text is no YAML.
+/// When the text is not YAML.
 pub fn check(
     name: &str,
     text: &str,
@@ -87,7 +87,7 @@ pub(super) fn check_file(
     if findings.is_empty() {
         return Vec::new();
     }
-    // Another pass with the place of every key; what is no YAML has no places.
+    // Another pass with the place of every key; what is not YAML has no places.
     let positions =
         yaml::parse_with_key_positions(text).map(|document| document.positions).unwrap_or_default();
     let mut diagnostics: Vec<ConfigDiagnostic> = findings

@@ -11,7 +11,7 @@ use super::BoxFuture;
 /// How long work waits for its turn at most.
 pub(crate) const SLOT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Something that blocks. The hook is told when it begins to wait for others.
+/// Something that blocks. The hook is notified when it begins to wait for others.
 pub type BlockingWork = Box<dyn FnOnce(BlockingHook) + Send>;
 
 /// Does work that blocks.
@@ -21,7 +21,7 @@ pub trait BlockingExecutor: Send + Sync {
 }
 
 /// The runtime's threads for work that blocks, in turns: many threads do not get in each other's way, and those that wait
-/// for others do not count.
+/// for others are left out.
 #[derive(Clone, Debug)]
 pub struct SlottedPool(pub Arc<Semaphore>);
 

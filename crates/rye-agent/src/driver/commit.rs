@@ -230,7 +230,7 @@ impl ThreadDriver {
         }
     }
 
-    /// What an event says of the money that was set aside for a call.
+    /// What an event says of the money that was reserved for a call.
     fn settlement(&mut self, event: &ThreadEvent) -> Option<Settlement> {
         let (spend, usage, is_unknown) = match event {
             ThreadEvent::ModelResponded { response: answer, spend } => (*spend, answer.usage, false),

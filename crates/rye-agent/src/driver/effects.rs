@@ -159,7 +159,7 @@ impl ThreadDriver {
         action: &PermittedAction,
         nth: usize,
     ) -> Result<Option<(ToolResult, RedactionTally)>, DriverError> {
-        // Many of them would keep others from going on.
+        // Many of them would keep others from continuing.
         if nth > MAX_INLINE_CALLS {
             return Ok(None);
         }
@@ -191,7 +191,7 @@ impl ThreadDriver {
         ChildHandle { index, spawned_by, child, sender: self.in_flight.child_started.sender() }
     }
 
-    /// The same, with a door for the tool of this call.
+    /// The same, with a callback channel for the tool of this call.
     fn context_with_callback(&mut self, index: usize) -> ThreadContext {
         let thread = self.tool_context();
         let context = CallContext {

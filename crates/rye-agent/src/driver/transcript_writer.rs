@@ -183,7 +183,7 @@ impl TranscriptWriter {
         }
     }
 
-    /// What was pushed is durable by now: it may be written. Gives the new lines.
+    /// What was pushed is durable now: it may be written. Gives the new lines.
     pub(super) fn release(&mut self) -> &[u8] {
         let from = self.ready.len();
         self.ready.append(&mut self.lines.drain());

@@ -351,7 +351,7 @@ impl ThreadDriver {
                 if shared.price.is_none() && !shared.is_free() && !response.usage.is_reported() {
                     response.usage = self.state.estimate_usage(&response);
                 }
-                // A server that does not say what was used has used what was set aside.
+                // A server that does not say what was used has used what was reserved.
                 let is_unreported =
                     shared.price.is_some() && !shared.is_free() && !response.usage.is_reported();
                 let spend =
@@ -382,7 +382,7 @@ impl ThreadDriver {
         }
     }
 
-    /// A task that ended without an answer: the tool's code is at fault, the thread goes on.
+    /// A task that ended without an answer: the tool's code is at fault, the thread continues.
     fn failed_task_event(&self, error: &str) -> ThreadEvent {
         let message = format!("the call broke off: {error}");
         match self.state.running_tools().first() {

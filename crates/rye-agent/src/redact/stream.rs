@@ -27,7 +27,7 @@ impl RedactStream {
         Self { redactor, pending: String::new(), is_skipping: false }
     }
 
-    /// Takes a piece, and gives what can be shown by now.
+    /// Takes a piece, and gives what can be shown now.
     pub fn push(&mut self, piece: &str) -> String {
         let piece = match self.is_skipping {
             true => piece.trim_start_matches(|letter: char| letter.is_ascii_graphic()),
@@ -50,7 +50,7 @@ impl RedactStream {
         self.redactor.redact(std::mem::take(&mut self.pending))
     }
 
-    /// How much of what is held cannot be part of a secret that goes on.
+    /// How much of what is held cannot be part of an unfinished secret.
     fn safe_len(&self) -> usize {
         let pending = self.pending.as_str();
         let mut safe_len = self.last_words_start();
@@ -141,7 +141,7 @@ mod tests {
         let mut plain = RedactStream::new(redactor());
         let mut output: String = (0..2_000).map(|_| plain.push(&word)).collect();
         output.push_str(&plain.finish());
-        assert_eq!(output, word.repeat(2_000), "what is no secret comes whole, however long");
+        assert_eq!(output, word.repeat(2_000), "what is not a secret comes whole, however long");
         let mut flow = RedactStream::new(redactor());
         let mut streamed = flow.push("sk-");
         for _ in 0..2_000 {

@@ -1,4 +1,4 @@
-//! Threads that go on without the command that started them: registered here, left to a process that outlives this one,
+//! Threads that continue without the command that started them: registered here, left to a process that outlives this one,
 //! and found again when that process dies.
 
 use std::collections::BTreeMap;
@@ -62,7 +62,7 @@ pub struct BackgroundThread {
 }
 
 impl Threads {
-    /// Starts a thread that goes on without this process: it is there for good when this returns.
+    /// Starts a thread that continues without this process: it is there for good when this returns.
     ///
     /// # Errors
     /// When it may not start, or no process can run it; then there is no thread.
@@ -101,12 +101,12 @@ impl Threads {
         Ok(thread)
     }
 
-    /// Threads that should go on by themselves, and that no process runs. None where settings do not want them found.
+    /// Threads that should continue by themselves, and that no process runs. None where settings do not want them found.
     ///
     /// # Errors
     /// When the store cannot be read.
-    pub fn abandoned_threads(&self) -> Result<Vec<ThreadId>> {
-        self.runtime.abandoned_threads()
+    pub async fn abandoned_threads(&self) -> Result<Vec<ThreadId>> {
+        self.runtime.abandoned_threads().await
     }
 
     /// Whether they are looked for without a request, when the process that runs them starts.
@@ -128,17 +128,17 @@ impl Threads {
 }
 
 impl ThreadRuntime {
-    fn orphans(&self) -> Result<Vec<ThreadRow>> {
+    async fn orphans(&self) -> Result<Vec<ThreadRow>> {
         if !self.orphans.enabled {
             return Ok(Vec::new());
         }
-        let mut orphans = self.store.orphans(&self.owner, self.claim_policy())?;
+        let mut orphans = self.store.orphans(&self.owner, self.claim_policy()).await?;
         orphans.retain(|row| row.is_detached);
         Ok(orphans)
     }
 
-    fn abandoned_threads(&self) -> Result<Vec<ThreadId>> {
-        Ok(self.orphans()?.into_iter().map(|row| row.id).collect())
+    async fn abandoned_threads(&self) -> Result<Vec<ThreadId>> {
+        Ok(self.orphans().await?.into_iter().map(|row| row.id).collect())
     }
 
     /// The process that threads are left to.
@@ -180,12 +180,12 @@ impl ThreadRuntime {
         report.refused.get(id).map_or(Ok(report.pid), |reason| Err(reason.clone()))
     }
 
-    /// Runs an abandoned thread here. One that a process runs by now, or that has ended, is left as it is.
+    /// Runs an abandoned thread here. One that a process runs now, or that has ended, is left as it is.
     ///
     /// # Errors
-    /// When it cannot go on; the reason is written down.
+    /// When it cannot continue; the reason is written down.
     pub(super) async fn resume_abandoned(self: &Arc<Self>, id: &ThreadId) -> Result<()> {
-        let row = self.records.row(id)?;
+        let row = self.records.row(id).await?;
         if !matches!(row.status, ThreadStatus::Created | ThreadStatus::Running) {
             return Ok(());
         }
@@ -199,7 +199,7 @@ impl ThreadRuntime {
             return Ok(());
         };
         // Best effort: what was tried is not worth more.
-        let _ = self.store.shared().set_note(id, &error.to_string()).await;
+        let _ = self.store.set_note(id, &error.to_string()).await;
         Err(error)
     }
 

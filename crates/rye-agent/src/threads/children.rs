@@ -9,8 +9,9 @@ use rye_item::{ItemId, ItemRef, ItemType};
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::orchestrator::{OperationCaller, WaitRequest, default_wait_timeout};
+use super::orchestrator::{OperationCaller, default_wait_timeout};
 use super::responses::{finished_response, started_response};
+use super::wait::WaitRequest;
 use super::{FinishedThread, ThreadRuntime};
 use crate::action::{Action, parse_params};
 use crate::definitions::{ORCHESTRATOR, THREAD_DIRECTIVE};
@@ -53,7 +54,7 @@ impl SpawnPurpose<'_> {
 enum SpawnedChild {
     /// Its parent waits for it.
     Awaited(BoxFuture<'static, Option<Arc<FinishedThread>>>),
-    /// It goes on by itself, in this process.
+    /// It continues by itself, in this process.
     Detached { directive: String, pid: u32 },
 }
 
@@ -111,7 +112,8 @@ impl Children for ChildSpawner {
             let started = std::time::Instant::now();
             let response = match self.runtime.preparer.check_params(&caller, ORCHESTRATOR, call.params) {
                 Ok(params) => {
-                    self.runtime.run_operation(&OperationCaller::Thread(caller), &params, &cancel_token).await
+                    let caller = OperationCaller::Thread(caller);
+                    self.runtime.orchestrator().run_operation(&caller, &params, &cancel_token).await
                 }
                 Err(error) => Err(error),
             };
@@ -196,7 +198,7 @@ impl ChildSpawner {
             .hint("leave parent_thread_id out"));
         }
         if let SpawnPurpose::Task(handle) = purpose {
-            if let Some(row) = self.runtime.store.verified_thread(handle.child())? {
+            if let Some(row) = self.runtime.store.verified_thread(handle.child()).await? {
                 return self.rejoin_child(parent, row, is_async, handle, cancel_token).await;
             }
             request.thread_id = Some(handle.child().clone());
@@ -204,7 +206,7 @@ impl ChildSpawner {
         request.spawn_reason = Some(purpose.spawn_reason());
         request.parent = Some(ParentThread {
             spec: Arc::clone(parent),
-            limits: self.runtime.current_limits(&parent.instance.thread_id)?,
+            limits: self.runtime.current_limits(&parent.instance.thread_id).await?,
         });
         let previous = match params.get("previous_thread_id").and_then(Value::as_str) {
             Some(id) => Some(self.continue_previous(parent, id, &mut request, &params).await?),
@@ -266,7 +268,7 @@ impl ChildSpawner {
         handle.notify_started(&row.directive);
         if is_async {
             if self.runtime.is_abandoned(&row) {
-                // What stands in its way is told to the thread that waits for it.
+                // What stands in its way is reported to the thread that waits for it.
                 let _ = self.runtime.recover(&row, true).await;
             }
             return Ok(SpawnedChild::Detached {
@@ -279,22 +281,23 @@ impl ChildSpawner {
             let request =
                 WaitRequest { waits_for_approval: false, ..WaitRequest::for_all(vec![row.id.clone()]) };
             let never = CancellationToken::new();
-            let ended = inner.runtime.wait(&request, true, &never);
+            let orchestrator = inner.runtime.orchestrator();
+            let ended = orchestrator.wait(&request, true, &never);
             tokio::pin!(ended);
             let result = tokio::select! {
                 result = &mut ended => result,
                 () = cancel_token.cancelled() => {
-                    let _ = inner.runtime.cancel(&row.id, "its parent was cancelled").await;
+                    let _ = inner.runtime.control.cancel(&row.id, "its parent was cancelled").await;
                     ended.await
                 }
             };
             result.ok()?;
-            let finished = Arc::new(inner.runtime.records.current_outcome(&row.id).ok()?);
+            let finished = Arc::new(inner.runtime.records.current_outcome(&row.id).await.ok()?);
             inner.wait_for_approval(&parent, finished, &cancel_token).await
         })))
     }
 
-    /// Lets the order go on from a thread below its parent that is not at work any more.
+    /// Lets the order continue from a thread below its parent that is not at work any more.
     async fn continue_previous(
         self: &Arc<Self>,
         parent: &Arc<ThreadSpec>,
@@ -305,7 +308,8 @@ impl ChildSpawner {
         let id =
             ThreadId::parse(id).map_err(|error| Error::new(Code::InvalidParameters, error.to_string()))?;
         let caller = OperationCaller::Thread(Arc::clone(parent));
-        let row = self.runtime.descendant_row(&caller, self.runtime.records.row(&id)?)?;
+        let row = self.runtime.records.row(&id).await?;
+        let row = self.runtime.orchestrator().descendant_row(&caller, row).await?;
         self.runtime.continue_row(&row, request, params).await
     }
 
@@ -324,11 +328,11 @@ impl ChildSpawner {
         let timeout = default_wait_timeout(&parent.template.config);
         let request = WaitRequest { timeout, ..WaitRequest::for_all(vec![id.clone()]) };
         // However it went, the child's row says how it stands.
-        let _ = self.runtime.wait(&request, true, cancel_token).await;
+        let _ = self.runtime.orchestrator().wait(&request, true, cancel_token).await;
         if cancel_token.is_cancelled() {
-            let _ = self.runtime.cancel(id, "its parent was cancelled").await;
+            let _ = self.runtime.control.cancel(id, "its parent was cancelled").await;
         }
-        self.runtime.records.current_outcome(id).ok().map(Arc::new)
+        self.runtime.records.current_outcome(id).await.ok().map(Arc::new)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Going on from a thread that has ended, or handing over: a new thread that knows what was said.
+//! Continuing from a thread that has ended, or handing over: a new thread that knows what was said.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use crate::status::ThreadStatus;
 use crate::store::{ClaimOutcome, ClaimPolicy, ThreadRow};
 use crate::thread_id::ThreadId;
 
-/// What the model is told when no message is given.
+/// What the model is given when no message is given.
 const CONTINUE_PROMPT: &str =
     "Pick up where the previous thread left off, and continue the directive's instructions.";
 
@@ -35,7 +35,7 @@ pub(super) enum LimitCarryover {
 }
 
 impl Threads {
-    /// Starts a thread that goes on from one that has ended.
+    /// Starts a thread that continues from one that has ended.
     ///
     /// # Errors
     /// When the old one still runs, its record does not verify, or the new one may not start.
@@ -45,13 +45,13 @@ impl Threads {
         message: Option<String>,
         signal: CancelSignal,
     ) -> Result<StartedThread> {
-        // A person who starts it anew gives it as much as before.
+        // A person who starts it again gives it as much as before.
         self.runtime.start_successor(row, message, LimitCarryover::Full, signal).await
     }
 }
 
 impl ThreadRuntime {
-    /// Lets a thread go on: in place if it is suspended, else in a new thread.
+    /// Lets a thread continue: in place if it is suspended, else in a new thread.
     pub(super) async fn continue_thread(
         self: &Arc<Self>,
         row: &ThreadRow,
@@ -60,7 +60,7 @@ impl ThreadRuntime {
         wait: Option<AvailabilityWait>,
         cancel_token: &CancellationToken,
     ) -> Result<Value> {
-        let row = self.records.final_row(&row.id)?;
+        let row = self.records.final_row(&row.id).await?;
         if !is_handoff && row.status == ThreadStatus::Suspended {
             let (finished, attempts) =
                 self.resume_until_available(&row.id, &options, wait, cancel_token).await?;
@@ -137,12 +137,12 @@ impl ThreadRuntime {
         };
         if let Some(reached) = limits.first_reached(&Cost::default()) {
             let name = reached.name();
-            return Err(Error::new(Code::SpawnRefused, format!("nothing is left of {name} to go on with"))
-                .detail("limit", name)
-                .hint(format!(
-                    "a person may allow more: rye thread resume {}",
-                    old.spec.instance.thread_id
-                )));
+            return Err(Error::new(
+                Code::SpawnRefused,
+                format!("nothing is left of {name} to continue with"),
+            )
+            .detail("limit", name)
+            .hint(format!("a person may allow more: rye thread resume {}", old.spec.instance.thread_id)));
         }
         let ceiling = old.spec.template.config.coordination.continuation.resume_ceiling_tokens;
         let recent = newest_turns(&old.messages, ceiling);
@@ -166,7 +166,7 @@ impl ThreadRuntime {
         Ok(())
     }
 
-    /// Lets the order go on from a thread that the user names.
+    /// Lets the order continue from a thread that the user names.
     pub(super) async fn continue_for_user(
         self: &Arc<Self>,
         id: &str,
@@ -175,7 +175,7 @@ impl ThreadRuntime {
     ) -> Result<ThreadRow> {
         let id =
             ThreadId::parse(id).map_err(|error| Error::new(Code::InvalidParameters, error.to_string()))?;
-        self.continue_row(&self.records.row(&id)?, request, params).await
+        self.continue_row(&self.records.row(&id).await?, request, params).await
     }
 
     pub(super) async fn continue_row(
@@ -184,7 +184,7 @@ impl ThreadRuntime {
         request: &mut ThreadRequest,
         params: &Map<String, Value>,
     ) -> Result<ThreadRow> {
-        let row = self.records.final_row(&row.id)?;
+        let row = self.records.final_row(&row.id).await?;
         let ended = row.clone();
         let old = self.records.run_blocking(move |records| records.ended_state(&ended)).await?;
         if !params.contains_key("inputs") && row.directive == request.directive.id.as_str() {
@@ -229,10 +229,10 @@ impl ThreadRuntime {
         }
         let now = self.setup.clock.now_ms();
         let ClaimOutcome::Claimed { claim, .. } =
-            self.store.shared().claim(&row.id, &self.owner, ClaimPolicy::Free, now).await?
+            self.store.claim(&row.id, &self.owner, ClaimPolicy::Free, now).await?
         else {
             return Ok(());
         };
-        self.terminate(row, claim, ThreadStatus::Continued, successor.as_str()).await
+        self.control.terminate(row, claim, ThreadStatus::Continued, successor.as_str()).await
     }
 }

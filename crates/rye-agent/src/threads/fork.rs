@@ -14,6 +14,7 @@ use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::orchestrator::OperationCaller;
+use super::records::RecordReader;
 use super::responses::{finished_response, started_response};
 use super::resume::apply_limit_changes;
 use super::{ThreadRuntime, Threads};
@@ -27,6 +28,7 @@ use crate::machine::{ForkError, ForkPoint, fork_point};
 use crate::prepare::{ForkOrigin, ParentThread, ThreadRequest};
 use crate::spec::{ForkSource, SpawnReason, ThreadSpec};
 use crate::store::{JournalRecord, StoreHandle, ThreadRow};
+use crate::thread_id::ThreadId;
 
 /// How the titles of forks begin: only then the header is read for where one was forked.
 pub(super) const FORK_TITLE: &str = "fork of ";
@@ -36,7 +38,7 @@ pub(super) const FORK_TITLE: &str = "fork of ";
 pub struct ForkOptions {
     /// The turn after which it begins; the last one that is over, if none is named. 0 is before the model was first asked.
     pub turn: Option<u64>,
-    /// What the model is told there.
+    /// What the model is given there.
     pub message: Option<String>,
     /// Another model or tier.
     pub model: Option<String>,
@@ -98,7 +100,9 @@ impl ThreadRuntime {
         row: &ThreadRow,
         options: ForkOptions,
     ) -> Result<(ThreadRequest, ThreadLimits)> {
-        let (spec, point, source) = self.find_fork_point(row, options.turn)?;
+        let (id, turn) = (row.id.clone(), options.turn);
+        let found = self.records.run_blocking(move |records| records.find_fork_point(&id, turn));
+        let (spec, point, source) = found.await?;
         let message = options.message.filter(|message| !message.trim().is_empty());
         if message.is_none() && point.needs_message() {
             let earlier = point.turn.saturating_sub(1);
@@ -108,7 +112,7 @@ impl ThreadRuntime {
                 .hint("say what it should do next: --message TEXT")
                 .hint(format!("or have it answer that turn again: --at {earlier}")));
         }
-        let old_limits = self.records.row(&row.id)?.limits;
+        let old_limits = self.records.row(&row.id).await?.limits;
         let limits = apply_limit_changes(&old_limits, &options.limits)?;
         let directive = ItemRef::new(ItemType::Directive, ItemId::new(&spec.template.directive)?);
         let mut request = ThreadRequest::new(directive, spec.instance.inputs.clone());
@@ -128,28 +132,6 @@ impl ThreadRuntime {
         Ok((request, old_limits))
     }
 
-    fn find_fork_point(
-        &self,
-        row: &ThreadRow,
-        turn: Option<u64>,
-    ) -> Result<(Arc<ThreadSpec>, ForkPoint, ForkSource)> {
-        let id = &row.id;
-        let (spec, events) = self.records.load_history(id)?;
-        let point = fork_point(Arc::clone(&spec), events, turn).map_err(|error| {
-            let refused = Error::new(Code::InvalidArgument, format!("{id} cannot be forked there: {error}"))
-                .detail("thread_id", id.as_str());
-            match error {
-                ForkError::NoTurn { turns, .. } => refused.hint(format!("--at is at most {turns}")),
-                ForkError::Unfinished { turn: 0 } => refused.hint(format!("rye thread show {id}")),
-                ForkError::Unfinished { turn } => refused.hint(format!("--at {}", turn - 1)),
-            }
-        })?;
-        let records = self.store.journal(id)?;
-        let journal = journal_digest(&records[..records.len().min(point.events + 1)]).to_string();
-        let source = ForkSource { thread_id: id.clone(), turn: point.turn, journal };
-        Ok((spec, point, source))
-    }
-
     /// `fork_thread`, for the user or for a thread, whose child the fork is.
     pub(super) async fn fork_operation(
         self: &Arc<Self>,
@@ -158,13 +140,12 @@ impl ThreadRuntime {
         params: &Map<String, Value>,
         cancel_token: &CancellationToken,
     ) -> Result<Value> {
-        let row = self.descendant_row(caller, row)?;
         let (mut request, old_limits) = self.fork_request(&row, ForkOptions::from_params(params)?).await?;
         let can_raise = match caller {
             OperationCaller::User { policy, .. } => policy.can_raise_limits,
             OperationCaller::Thread(spec) => {
                 let own = &spec.instance.thread_id;
-                let limits = self.current_limits(own)?;
+                let limits = self.current_limits(own).await?;
                 request.parent = Some(ParentThread { spec: Arc::clone(spec), limits });
                 request.spawn_reason = Some(SpawnReason::Tool(ORCHESTRATOR.to_owned()));
                 false
@@ -209,6 +190,30 @@ impl ThreadRuntime {
     }
 }
 
+impl RecordReader {
+    /// Where a thread is forked that begins after a turn.
+    fn find_fork_point(
+        &self,
+        id: &ThreadId,
+        turn: Option<u64>,
+    ) -> Result<(Arc<ThreadSpec>, ForkPoint, ForkSource)> {
+        let (spec, events) = self.load_history(id)?;
+        let point = fork_point(Arc::clone(&spec), events, turn).map_err(|error| {
+            let refused = Error::new(Code::InvalidArgument, format!("{id} cannot be forked there: {error}"))
+                .detail("thread_id", id.as_str());
+            match error {
+                ForkError::NoTurn { turns, .. } => refused.hint(format!("--at is at most {turns}")),
+                ForkError::Unfinished { turn: 0 } => refused.hint(format!("rye thread show {id}")),
+                ForkError::Unfinished { turn } => refused.hint(format!("--at {}", turn - 1)),
+            }
+        })?;
+        let records = self.store.journal(id)?;
+        let journal = journal_digest(&records[..records.len().min(point.events + 1)]).to_string();
+        let source = ForkSource { thread_id: id.clone(), turn: point.turn, journal };
+        Ok((spec, point, source))
+    }
+}
+
 fn refuse_raise(row: &ThreadRow, limits: &ThreadLimits, old: &ThreadLimits) -> Result<()> {
     let raised = limits.raised_limits(old);
     if raised.is_empty() {
@@ -221,7 +226,7 @@ fn refuse_raise(row: &ThreadRow, limits: &ThreadLimits, old: &ThreadLimits) -> R
         .hint(format!("the user may raise them: rye thread fork {} --limit NAME=VALUE", row.id)))
 }
 
-/// Another model cannot use what a provider wanted back as it was.
+/// Another model cannot use what a provider wanted back unchanged.
 fn without_provider_blocks(mut messages: Vec<Arc<ChatMessage>>) -> Vec<Arc<ChatMessage>> {
     for message in &mut messages {
         let has_blocks = matches!(&**message, ChatMessage::Assistant { replay, .. } if !replay.is_empty());

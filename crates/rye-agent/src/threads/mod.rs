@@ -9,6 +9,7 @@ mod background;
 mod children;
 mod continuation;
 mod control;
+mod driver_setup;
 mod fork;
 mod heartbeat;
 mod notify;
@@ -24,6 +25,7 @@ mod running;
 mod start;
 mod transcripts;
 mod user;
+mod wait;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -35,6 +37,9 @@ use rye_engine::{Code, Engine, Error, Result};
 use tokio::sync::watch::Receiver;
 
 use self::children::ChildSpawner;
+use self::control::ThreadControl;
+use self::driver_setup::{CommitJournal, DriverSetup};
+use self::orchestrator::Orchestrator;
 use self::preparer::ThreadPreparer;
 use self::records::ThreadRecords;
 use self::running::RunningThreads;
@@ -42,18 +47,15 @@ use self::running::RunningThreads;
 use crate::callback::TokenIssuer;
 use crate::config::{LedgerSchema, OrphanDetection, ThreadConfig, WatchedConfig};
 use crate::cost::Cost;
-use crate::dispatch::{Dispatcher, EngineDispatcher};
-use crate::driver::{
-    BoxFuture, Children, DriverDeps, DriverError, Listener, MillisClock, SlottedPool, ThreadJournal,
-    system_jitter,
-};
+use crate::dispatch::EngineDispatcher;
+use crate::driver::{DriverDeps, DriverError, Listener, MillisClock};
 use crate::limits::ThreadLimits;
 use crate::machine::ThreadOutcome;
-use crate::rolling::{RollingBudget, RollingBudgets};
+use crate::rolling::RollingBudgets;
 use crate::spec::ThreadSpec;
 use crate::store::{
-    ColumnSpec, CommitOutcome, IndexSpec, LedgerRules, LedgerSpec, Owner, PruneOptions, StoreHandle,
-    ThreadCommit, ThreadSecret, ThreadStoreError, current_owner, open_store,
+    ColumnSpec, IndexSpec, LedgerRules, LedgerSpec, Owner, PruneOptions, StoreHandle, ThreadSecret,
+    ThreadStore, current_owner, open_store,
 };
 use crate::thread_id::ThreadId;
 use crate::transcript::TranscriptSigner;
@@ -65,15 +67,15 @@ pub use control::CancelOutcome;
 pub use fork::{ForkOptions, fork_source};
 pub use heartbeat::WatchGuard;
 pub use notify::{SentNotification, sent_notifications};
-pub use orchestrator::{WaitRequest, thread_value};
 pub use rebuild::rebuild_files;
 pub use rebuild_store::{RebuildReport, RebuildSetup, RebuiltThread, rebuild_store};
 pub use replay::{ReplayDifference, ReplayReport, ReplayedThread};
 pub use responses::{NO_MODEL_NOTE, finished_response, started_response};
 pub use resume::ResumeOptions;
 pub use user::{UserPolicy, UserThreadHost, UserThreads, thread_directive_request};
+pub use wait::WaitRequest;
 
-/// The engine as it is now: opened anew when what it was opened from has changed.
+/// The engine as it is now: opened again when what it was opened from has changed.
 pub type SharedEngineProvider = Arc<dyn Fn() -> Result<Arc<Engine>> + Send + Sync>;
 
 /// What the threads of a space need.
@@ -102,15 +104,15 @@ pub struct Threads {
 /// Starts, drives and ends threads.
 pub(crate) struct ThreadRuntime {
     setup: ThreadsSetup,
-    store: StoreHandle,
+    /// Code of this runtime is asynchronous: what may block has the store from [`ThreadRecords::reader`].
+    store: Arc<dyn ThreadStore>,
     records: Arc<ThreadRecords>,
     preparer: Arc<ThreadPreparer>,
-    running: RunningThreads,
-    dispatcher: Arc<EngineDispatcher>,
-    token_issuer: Arc<TokenIssuer>,
+    running: Arc<RunningThreads>,
+    drivers: Arc<DriverSetup>,
+    control: Arc<ThreadControl>,
     owner: Owner,
     orphans: OrphanDetection,
-    rolling: RollingBudgets,
     notifications: WatchedConfig<NotificationTargets>,
     /// When it was last looked whether old threads are to be forgotten.
     prune_checked_at: Mutex<Option<Instant>>,
@@ -175,21 +177,50 @@ impl Threads {
         ));
         let tokens = Arc::new(TokenIssuer::new(secret.token_key()));
         let store = open_store(&setup.folder, &secret, &ledger_spec(&config))?;
+        let clock = Arc::clone(&setup.clock);
         let records =
-            ThreadRecords::new(store.clone(), setup.folder.clone(), Arc::clone(&setup.clock), signer);
+            Arc::new(ThreadRecords::new(store.clone(), setup.folder.clone(), Arc::clone(&clock), signer));
+        let (preparer, shared) = (Arc::new(preparer), Arc::clone(store.shared()));
+        let journal = CommitJournal {
+            store: Arc::clone(&shared),
+            records: Arc::clone(&records),
+            engine: Arc::clone(&setup.engine),
+            clock: Arc::clone(&clock),
+            rolling: RollingBudgets::default(),
+        };
         let engine_provider = Arc::clone(&setup.engine);
-        let dispatch = Arc::new(EngineDispatcher::with_provider(move || engine_provider()));
+        let drivers = Arc::new(DriverSetup {
+            journal: Arc::new(journal),
+            preparer: Arc::clone(&preparer),
+            records: Arc::clone(&records),
+            dispatcher: Arc::new(EngineDispatcher::with_provider(move || engine_provider())),
+            token_issuer: tokens,
+            listener: setup.listener.clone(),
+            clock: Arc::clone(&clock),
+            folder: setup.folder.clone(),
+            store,
+        });
+        let running = Arc::new(RunningThreads::default());
+        let owner = current_owner();
+        let control = ThreadControl {
+            store: Arc::clone(&shared),
+            records: Arc::clone(&records),
+            running: Arc::clone(&running),
+            drivers: Arc::clone(&drivers),
+            owner: owner.clone(),
+            clock,
+            folder: setup.folder.clone(),
+        };
         let inner = ThreadRuntime {
             setup,
-            store,
-            records: Arc::new(records),
-            preparer: Arc::new(preparer),
-            running: RunningThreads::default(),
-            dispatcher: dispatch,
-            token_issuer: tokens,
-            owner: current_owner(),
+            store: shared,
+            records,
+            preparer,
+            running,
+            drivers,
+            control: Arc::new(control),
+            owner,
             orphans: config.coordination.orphan_detection,
-            rolling: RollingBudgets::default(),
             notifications: WatchedConfig::default(),
             prune_checked_at: Mutex::default(),
         };
@@ -198,10 +229,10 @@ impl Threads {
         Ok(Self { runtime })
     }
 
-    /// The store, for those who look.
+    /// The store, for code that may block.
     #[must_use]
     pub fn store(&self) -> &StoreHandle {
-        &self.runtime.store
+        &self.runtime.records.reader().store
     }
 
     /// The folder of threads.
@@ -229,26 +260,14 @@ impl Threads {
 }
 
 impl ThreadRuntime {
+    /// What the driver of this thread gets.
     fn driver_deps(self: &Arc<Self>, id: &ThreadId) -> DriverDeps {
-        DriverDeps {
-            journal: Arc::clone(self) as Arc<dyn ThreadJournal>,
-            dispatcher: Arc::clone(&self.dispatcher) as Arc<dyn Dispatcher>,
-            children: Arc::new(ChildSpawner { runtime: Arc::clone(self) }) as Arc<dyn Children>,
-            listener: self.setup.listener.clone(),
-            clock: Arc::clone(&self.setup.clock),
-            redactor: self.preparer.redactor(),
-            signer: Arc::clone(&self.records.signer),
-            token_issuer: Arc::clone(&self.token_issuer),
-            threads_dir: self.setup.folder.clone(),
-            blocking: Arc::new(SlottedPool(Arc::clone(&self.preparer.blocking_slots))),
-            jitter: Arc::new(system_jitter),
-            budget: Some(Arc::new(responses::StoreBudget(self.store.clone()))),
-            artifacts: Some(Arc::new(responses::ThreadArtifacts(
-                self.store.clone(),
-                id.clone(),
-                self.setup.clock.now_ms(),
-            ))),
-        }
+        self.drivers.deps(id, Arc::new(ChildSpawner { runtime: Arc::clone(self) }))
+    }
+
+    /// The operations of the orchestrator on these threads.
+    fn orchestrator(self: &Arc<Self>) -> Orchestrator {
+        Orchestrator { runtime: Arc::clone(self) }
     }
 
     /// A thread starts: those that ended long ago are forgotten once a day, beside it, if the settings say so.
@@ -260,54 +279,22 @@ impl ThreadRuntime {
         *checked_at = Some(Instant::now());
         drop(checked_at);
         let prune = PruneOptions::of_settings(settings, self.setup.clock.now_ms());
+        let store = self.records.reader().store.clone();
         // What fails or is cut short today is done tomorrow.
-        if !self.store.is_prune_due(prune.at_ms).unwrap_or(false) {
-            return;
-        }
-        let store = self.store.clone();
-        let work = move || drop(store.prune_if_due(&prune));
+        let work = move || {
+            if store.is_prune_due(prune.at_ms).unwrap_or(false) {
+                drop(store.prune_if_due(&prune));
+            }
+        };
         let _ = std::thread::Builder::new().name("prune".to_owned()).spawn(work);
     }
 
-    /// The budgets of a day or a month that a commit's spending counts against.
-    fn rolling_budgets(&self, commit: &ThreadCommit) -> Result<Vec<RollingBudget>> {
-        let settings = match (self.setup.engine)() {
-            Ok(engine) => self.rolling.current(&engine.workspace)?,
-            Err(error) => self.rolling.last().ok_or(error)?,
-        };
-        if settings.caps.is_empty() {
-            return Ok(Vec::new());
+    /// How much a thread may use now, wherever it runs.
+    async fn current_limits(&self, id: &ThreadId) -> Result<ThreadLimits> {
+        match self.running.limits(id) {
+            Some(limits) => Ok(limits),
+            None => Ok(self.records.row(id).await?.limits),
         }
-        let directives = self.rolling.directives(&self.store, &settings, &commit.thread)?;
-        settings.budgets(&directives, commit.at_ms, || self.setup.clock.time_zone())
-    }
-
-    /// How much a thread may use by now, wherever it runs.
-    fn current_limits(&self, id: &ThreadId) -> Result<ThreadLimits> {
-        self.running.limits(id).map_or_else(|| Ok(self.records.row(id)?.limits), Ok)
-    }
-}
-
-impl ThreadJournal for ThreadRuntime {
-    fn commit(
-        &self,
-        mut commit: ThreadCommit,
-    ) -> BoxFuture<'_, std::result::Result<CommitOutcome, ThreadStoreError>> {
-        for approval in &mut commit.approvals {
-            approval.detail["chain"] = self.records.ancestry_value(&approval.thread);
-        }
-        if commit.reservation.is_some() || !commit.settlements.is_empty() {
-            match self.rolling_budgets(&commit) {
-                Ok(budgets) => commit.rolling = budgets,
-                // What was spent is recorded in any case.
-                Err(_) if commit.reservation.is_none() => {}
-                Err(error) => {
-                    let error = ThreadStoreError::Failed(rye_item::text::one_line(&error.to_string()));
-                    return Box::pin(std::future::ready(Err(error)));
-                }
-            }
-        }
-        self.store.commit(commit)
     }
 }
 
@@ -326,9 +313,9 @@ fn failed_thread(spec: &ThreadSpec, error: &DriverError) -> FinishedThread {
         thread_id: id.clone(),
         directive: spec.template.directive.clone(),
         outcome: ThreadOutcome::failed(match error {
-            DriverError::EndedElsewhere(_) => format!("the thread could not go on: {error}"),
+            DriverError::EndedElsewhere(_) => format!("the thread could not continue: {error}"),
             _ => format!(
-                "the thread could not go on: {error}; `rye thread resume {id}` takes it up where it stopped"
+                "the thread could not continue: {error}; `rye thread resume {id}` takes it up where it stopped"
             ),
         }),
         cost: Cost::default(),
@@ -356,5 +343,5 @@ fn ledger_spec(config: &ThreadConfig) -> LedgerSpec {
     }
 }
 
-/// How often a process that goes on looks whether old threads are to be forgotten.
+/// How often a process that continues looks whether old threads are to be forgotten.
 const PRUNE_CHECK_INTERVAL: Duration = Duration::from_secs(3600);

@@ -1,7 +1,7 @@
 //! Telling the user's own commands and webhooks when a thread asks, completes, fails or is suspended.
 //!
 //! While a thread runs that they are to be told of, a file says so; it goes when they were told. A process that is killed
-//! in between leaves the file, and the next that opens this place tells them, from what the store holds: each is told at
+//! in between leaves the file, and the next that opens this place tells them, from what the store holds: each is reported at
 //! least once, under an id that is the same each time. A notification that fails is logged and changes no thread.
 
 use std::path::{Path, PathBuf};
@@ -160,7 +160,7 @@ impl ThreadRuntime {
         if read().is_some_and(|owner| !is_owner_gone(&owner, &self.owner)) {
             return false;
         }
-        match self.store.thread(id) {
+        match self.records.reader().store.thread(id) {
             Ok(Some(row)) => row.status.is_terminal() || row.status == ThreadStatus::Suspended,
             Ok(None) => true,
             Err(_) => false,
@@ -180,9 +180,9 @@ impl ThreadRuntime {
         id: &ThreadId,
         targets: &NotificationTargets,
     ) -> Result<Vec<SentNotification>> {
-        let row = self.store.verified_thread(id)?;
+        let row = self.records.reader().store.verified_thread(id)?;
         let row = row.ok_or_else(|| Error::from(crate::store::ThreadStoreError::NoThread(id.clone())))?;
-        let mut approvals = self.store.open_approvals(Some(id))?.approvals;
+        let mut approvals = self.records.reader().store.open_approvals(Some(id))?.approvals;
         approvals.retain(|approval| approval.thread == *id);
         let Some(event) = notification_event(&row, &approvals) else { return Ok(Vec::new()) };
         let is_wanted = |includes_children: bool| {

@@ -17,7 +17,7 @@ use crate::machine::ThreadState;
 use crate::models::{self, ModelChoice, OFFLINE_PROVIDER};
 use crate::prepare::{PreparedCache, PreparedThread, ThreadRequest};
 use crate::provider_chain::{ProviderChain, UnavailableProvider};
-use crate::redact::{RedactionTally, Redactor, RedactorCache};
+use crate::redact::{Redactor, RedactorCache};
 use crate::spec::{ActiveModel, ThreadSpec};
 
 /// How much that blocks is done at once, besides waiting for others: more would only be more that waits for a processor.
@@ -76,8 +76,10 @@ impl ThreadPreparer {
             let engine = (preparer.engine)()?;
             // What is asked of a model is written down, as is all that it says.
             let redactor = preparer.redactor();
-            redactor.redact_map_with(&mut request.inputs, &mut RedactionTally::default());
-            request.message = request.message.map(|message| redactor.redact(message));
+            let mut redacted = std::mem::take(&mut request.redacted);
+            redactor.redact_map_with(&mut request.inputs, &mut redacted);
+            request.message = request.message.map(|message| redactor.redact_with(message, &mut redacted));
+            request.redacted = redacted;
             preparer.cache.prepare(&engine, &preparer.environment, &request)
         };
         let _turn = tokio::time::timeout(crate::driver::SLOT_TIMEOUT, self.blocking_slots.acquire()).await;
@@ -134,7 +136,7 @@ impl ThreadPreparer {
         Arc::clone(&last)
     }
 
-    /// The providers and models the thread was started with; prices and windows stay as they were. Where there are
+    /// The providers and models the thread was started with; prices and windows stay unchanged. Where there are
     /// fallbacks, one that cannot be used now fails when it is asked.
     pub(super) fn reopen_providers(&self, spec: &ThreadSpec) -> Result<ProviderChain> {
         let engine = (self.engine)()?;

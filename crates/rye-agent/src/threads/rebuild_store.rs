@@ -140,7 +140,7 @@ struct SignedThread {
 }
 
 impl SignedThread {
-    /// Reads the transcript of a thread; why it does not count, if it does not.
+    /// Reads the transcript of a thread; or why it is not used.
     fn read(
         folder: &Path,
         id: &ThreadId,

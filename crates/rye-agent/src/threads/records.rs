@@ -1,6 +1,7 @@
 //! What is recorded of threads: their rows, journals, templates and transcripts, as the store and the files have them.
 //!
-//! Everything here reads, except that the shared part of a spec is stored once. It blocks.
+//! Everything here reads, except that the shared part of a spec is stored once. [`ThreadRecords`] never blocks its caller;
+//! what does is in [`RecordReader`], which is reached where blocking does no harm.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -19,12 +20,20 @@ use crate::machine::{ThreadOutcome, ThreadState};
 use crate::prepare::ParentThread;
 use crate::spec::{ThreadSpec, ThreadTemplate};
 use crate::status::ThreadStatus;
-use crate::store::{Attribution, JournalRecord, Settlement, StoreHandle, ThreadRow, ThreadStoreError};
+use crate::store::{
+    Attribution, JournalRecord, Settlement, StoreHandle, ThreadRow, ThreadStore, ThreadStoreError,
+};
 use crate::thread_id::ThreadId;
 use crate::transcript::TranscriptSigner;
 
-/// The records of a space's threads.
+/// The records of a space's threads, for asynchronous code.
 pub(super) struct ThreadRecords {
+    store: Arc<dyn ThreadStore>,
+    reader: Arc<RecordReader>,
+}
+
+/// The same for code that may block.
+pub(super) struct RecordReader {
     pub(super) store: StoreHandle,
     /// `.ai/threads` of the space.
     pub(super) folder: PathBuf,
@@ -40,45 +49,114 @@ impl ThreadRecords {
         clock: Arc<dyn MillisClock>,
         signer: Arc<TranscriptSigner>,
     ) -> Self {
-        Self { store, folder, clock, signer, templates: TemplateCache::default() }
+        let shared = Arc::clone(store.shared());
+        let reader = RecordReader { store, folder, clock, signer, templates: TemplateCache::default() };
+        Self { store: shared, reader: Arc::new(reader) }
+    }
+
+    /// The records, for code that may block.
+    pub(super) fn reader(&self) -> &Arc<RecordReader> {
+        &self.reader
+    }
+
+    /// What signs transcripts.
+    pub(super) fn signer(&self) -> Arc<TranscriptSigner> {
+        Arc::clone(&self.reader.signer)
     }
 
     /// Does something with the records where blocking does no harm.
     pub(super) async fn run_blocking<T: Send + 'static>(
-        self: &Arc<Self>,
-        work: impl FnOnce(&Self) -> Result<T> + Send + 'static,
+        &self,
+        work: impl FnOnce(&RecordReader) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        let records = Arc::clone(self);
-        super::run_blocking(move || work(&records)).await
+        let reader = Arc::clone(&self.reader);
+        super::run_blocking(move || work(&reader)).await
     }
 
     /// Forgets a template whose blob is gone from the store; whether it was known.
     pub(super) fn forget_template(&self, digest: &Digest) -> bool {
-        self.templates.remove(digest)
+        self.reader.templates.remove(digest)
     }
 
-    pub(super) fn row(&self, id: &ThreadId) -> Result<ThreadRow> {
-        self.store.verified_thread(id)?.ok_or_else(|| Error::from(ThreadStoreError::NoThread(id.clone())))
+    pub(super) async fn row(&self, id: &ThreadId) -> Result<ThreadRow> {
+        let row = self.store.verified_thread(id).await?;
+        row.ok_or_else(|| Error::from(ThreadStoreError::NoThread(id.clone())))
     }
 
     /// The row of a thread, or of the one it was handed over to, and so on.
-    pub(super) fn final_row(&self, id: &ThreadId) -> Result<ThreadRow> {
-        let mut row = self.row(id)?;
+    pub(super) async fn final_row(&self, id: &ThreadId) -> Result<ThreadRow> {
+        let mut row = self.row(id).await?;
         // A chain cannot be longer than there are threads; this many is far beyond any.
         for _ in 0..1000 {
             match &row.continuation_thread_id {
-                Some(next) if row.status == ThreadStatus::Continued => row = self.row(next)?,
+                Some(next) if row.status == ThreadStatus::Continued => row = self.row(next).await?,
                 _ => break,
             }
         }
         Ok(row)
     }
 
-    pub(super) fn root_of(&self, id: &ThreadId) -> Result<ThreadId> {
-        let ancestors = self.store.ancestors(id)?;
+    pub(super) async fn root_of(&self, id: &ThreadId) -> Result<ThreadId> {
+        let ancestors = self.store.ancestors(id).await?;
         Ok(ancestors.into_iter().find(|row| row.parent.is_none()).map_or_else(|| id.clone(), |row| row.id))
     }
 
+    /// How a thread, or the one it was handed over to, stands now.
+    pub(super) async fn current_outcome(&self, id: &ThreadId) -> Result<FinishedThread> {
+        let row = self.final_row(id).await?;
+        let outcome = row.result.as_ref().and_then(|result| serde_json::from_value(result.clone()).ok());
+        let outcome = outcome.filter(|outcome: &ThreadOutcome| outcome.status == row.status);
+        let outcome = outcome.unwrap_or_else(|| ThreadOutcome {
+            status: row.status,
+            reason: row.reason,
+            ..ThreadOutcome::failed(row.error.clone().unwrap_or_default())
+        });
+        Ok(FinishedThread {
+            thread_id: row.id,
+            directive: row.directive,
+            outcome,
+            cost: row.cost,
+            provider: row.provider,
+        })
+    }
+
+    /// What becomes of a thread's children, as its record says.
+    pub(super) async fn child_policy(&self, id: &ThreadId) -> ChildPolicy {
+        let id = id.clone();
+        let known = self.run_blocking(move |records| {
+            records.load_record(&id).map(|(spec, _)| spec.template.config.resilience.child_policy)
+        });
+        // Without a record that can be trusted nothing is left running.
+        known.await.unwrap_or(ChildPolicy {
+            on_parent_cancel: ChildAction::CascadeCancel,
+            on_parent_complete: ChildAction::CascadeCancel,
+            on_parent_error: ChildAction::CascadeCancel,
+        })
+    }
+
+    /// The shared part of a spec, in the store once.
+    pub(super) async fn store_template(&self, template: &Arc<ThreadTemplate>) -> Result<Digest> {
+        let cached = self.reader.templates.digest_of(template);
+        if let Some(digest) = cached {
+            return Ok(digest);
+        }
+        let bytes =
+            serde_json::to_vec(&**template).map_err(|error| Error::new(Code::Io, error.to_string()))?;
+        let digest = self.store.put_blob(bytes, self.reader.clock.now_ms()).await?;
+        self.reader.templates.insert(digest, template);
+        Ok(digest)
+    }
+
+    /// A thread and those above it to the top: who asks, for a person.
+    pub(super) async fn ancestry_value(&self, id: &ThreadId) -> Value {
+        let own = self.store.thread(id).await.ok().flatten();
+        let above = self.store.ancestors(id).await.unwrap_or_default();
+        let ancestry = own.into_iter().chain(above);
+        ancestry.map(|row| json!({"thread_id": row.id, "directive": row.directive})).collect()
+    }
+}
+
+impl RecordReader {
     /// What a thread is, and everything that happened to it.
     pub(super) fn load_history(&self, id: &ThreadId) -> Result<(Arc<ThreadSpec>, EventHistory)> {
         let (spec, records) = self.load_record(id)?;
@@ -120,7 +198,7 @@ impl ThreadRecords {
         Ok(ResumePoint { state, transcript, unsettled })
     }
 
-    /// Calls in flight of a thread whose journal cannot be read, as charges of what was set aside for them.
+    /// Calls in flight of a thread whose journal cannot be read, as charges of what was reserved for them.
     pub(super) fn unknown_settlements(
         &self,
         id: &ThreadId,
@@ -144,36 +222,6 @@ impl ThreadRecords {
         Ok(settled.collect())
     }
 
-    /// How a thread, or the one it was handed over to, stands by now.
-    pub(super) fn current_outcome(&self, id: &ThreadId) -> Result<FinishedThread> {
-        let row = self.final_row(id)?;
-        let outcome = row.result.as_ref().and_then(|result| serde_json::from_value(result.clone()).ok());
-        let outcome = outcome.filter(|outcome: &ThreadOutcome| outcome.status == row.status);
-        let outcome = outcome.unwrap_or_else(|| ThreadOutcome {
-            status: row.status,
-            reason: row.reason,
-            ..ThreadOutcome::failed(row.error.clone().unwrap_or_default())
-        });
-        Ok(FinishedThread {
-            thread_id: row.id,
-            directive: row.directive,
-            outcome,
-            cost: row.cost,
-            provider: row.provider,
-        })
-    }
-
-    /// What becomes of a thread's children, as its record says.
-    pub(super) fn child_policy(&self, id: &ThreadId) -> ChildPolicy {
-        let known = self.load_record(id).map(|(spec, _)| spec.template.config.resilience.child_policy);
-        // Without a record that can be trusted nothing is left running.
-        known.unwrap_or(ChildPolicy {
-            on_parent_cancel: ChildAction::CascadeCancel,
-            on_parent_complete: ChildAction::CascadeCancel,
-            on_parent_error: ChildAction::CascadeCancel,
-        })
-    }
-
     /// The state of a thread that is not at work.
     pub(super) fn ended_state(&self, row: &ThreadRow) -> Result<ThreadState> {
         if matches!(row.status, ThreadStatus::Created | ThreadStatus::Running) {
@@ -190,19 +238,6 @@ impl ThreadRecords {
         Ok(Some(ParentThread { limits: state.limits, spec: state.spec }))
     }
 
-    /// The shared part of a spec, in the store once.
-    pub(super) async fn store_template(&self, template: &Arc<ThreadTemplate>) -> Result<Digest> {
-        let cached = self.templates.digest_of(template);
-        if let Some(digest) = cached {
-            return Ok(digest);
-        }
-        let bytes =
-            serde_json::to_vec(&**template).map_err(|error| Error::new(Code::Io, error.to_string()))?;
-        let digest = self.store.put_blob(bytes, self.clock.now_ms()).await?;
-        self.templates.insert(digest, template);
-        Ok(digest)
-    }
-
     /// The shared part of a spec that was stored.
     pub(super) fn load_template(&self, digest: &str) -> Result<Arc<ThreadTemplate>> {
         if let Some(template) = self.templates.lock().get(digest) {
@@ -217,14 +252,6 @@ impl ThreadRecords {
         let template = Arc::new(template);
         self.templates.insert(parsed, &template);
         Ok(template)
-    }
-
-    /// A thread and those above it to the top: who asks, for a person.
-    pub(super) fn ancestry_value(&self, id: &ThreadId) -> Value {
-        let own = self.store.thread(id).ok().flatten();
-        let above = self.store.ancestors(id).unwrap_or_default();
-        let ancestry = own.into_iter().chain(above);
-        ancestry.map(|row| json!({"thread_id": row.id, "directive": row.directive})).collect()
     }
 }
 

@@ -1,6 +1,6 @@
 //! Replaying a tree of threads: what its record leads to under the directives, hooks, tools and settings of today.
 //!
-//! Each thread of the tree is created again under its own id and stepped through its journal beside the thread as it was.
+//! Each thread of the tree is created again under its own id and stepped through its journal beside the recorded thread.
 //! Answers of models, tools, hooks, children and people come from the record: no model is asked, no tool runs, nothing is
 //! written or spent. Where the two want different things, the replay of that thread ends and says what differs.
 
@@ -79,7 +79,7 @@ impl Threads {
         let mut queue = vec![id.clone()];
         while let Some(id) = queue.pop() {
             threads.push(self.runtime.replay_thread(&id).await?);
-            let mut children: Vec<ThreadRow> = self.runtime.store.shared().children(&id).await?;
+            let mut children: Vec<ThreadRow> = self.runtime.store.children(&id).await?;
             children.reverse();
             queue.extend(children.into_iter().map(|row| row.id));
         }

@@ -1,4 +1,4 @@
-//! Going on with a thread that stopped: suspended, or left behind by a process that died.
+//! Continuing with a thread that stopped: suspended, or left behind by a process that died.
 //!
 //! The journal is read back through the machine; what was outstanding when the process died is charged or told as
 //! unknown; nothing that was recorded happens again. A thread whose record does not verify is never resumed.
@@ -20,7 +20,7 @@ use crate::thread_id::ThreadId;
 /// What happened to a thread, each with its time.
 pub(super) type EventHistory = Vec<(u64, ThreadEvent)>;
 
-/// What a person changes when they let a thread go on.
+/// What a person changes when they let a thread continue.
 #[derive(Clone, Debug, Default)]
 pub struct ResumeOptions {
     /// Limits to set (`turns=30`) or to raise (`spend=+1`).
@@ -29,12 +29,12 @@ pub struct ResumeOptions {
     pub message: Option<String>,
     /// Who it is.
     pub by: String,
-    /// What a thread that lets another go on may itself use: no more is given.
+    /// What a thread that lets another continue may itself use: no more is given.
     pub bounds: Option<ThreadLimits>,
 }
 
 impl Threads {
-    /// Goes on with a thread in this process.
+    /// Continues with a thread in this process.
     ///
     /// # Errors
     /// When it has ended, another process has it, its record does not verify, or the changes do not fit.
@@ -57,25 +57,29 @@ impl ThreadRuntime {
     ) -> Result<StartedThread> {
         let row = self
             .store
-            .verified_thread(id)?
+            .verified_thread(id)
+            .await?
             .ok_or_else(|| Error::from(crate::store::ThreadStoreError::NoThread(id.clone())))?;
         if row.status.is_terminal() {
             return Err(Error::new(Code::ThreadEnded, format!("{id} has ended: {}", row.status))
                 .detail("thread_id", id.as_str())
                 .hint(format!("see what it did: rye thread show {id}"))
-                .hint(format!("go on from it in a new thread: rye run {} --continue {id}", row.directive)));
+                .hint(format!(
+                    "continue from it in a new thread: rye run {} --continue {id}",
+                    row.directive
+                )));
         }
         // Before anything is written.
-        self.store.ensure_current()?;
+        self.store.ensure_current().await?;
         let claim = self.claim_thread(id).await?;
-        self.clear_cancel_request(id).await;
+        self.control.clear_cancel_request(id).await;
         self.resume_claimed(id, claim, options, signal).await
     }
 
     /// Claims a thread that no process runs.
     pub(super) async fn claim_thread(&self, id: &ThreadId) -> Result<Claim> {
         let now = self.setup.clock.now_ms();
-        match self.store.shared().claim(id, &self.owner, self.claim_policy(), now).await? {
+        match self.store.claim(id, &self.owner, self.claim_policy(), now).await? {
             ClaimOutcome::Claimed { claim, .. } => Ok(claim),
             ClaimOutcome::Held { by } => Err(held_error(id, &by)),
         }
@@ -87,7 +91,7 @@ impl ThreadRuntime {
         ClaimPolicy::Expired { now_ms: self.setup.clock.now_ms(), lease_ms }
     }
 
-    /// Lets a thread that is claimed here go on.
+    /// Lets a thread that is claimed here continue.
     pub(super) async fn resume_claimed(
         self: &Arc<Self>,
         id: &ThreadId,
@@ -102,7 +106,7 @@ impl ThreadRuntime {
             }
             Err(error) => {
                 // Nothing was begun: let others try.
-                let _ = self.store.shared().release_claim(id, claim).await;
+                let _ = self.store.release_claim(id, claim).await;
                 Err(error)
             }
         }
@@ -115,7 +119,7 @@ impl ThreadRuntime {
         options: &ResumeOptions,
         signal: CancelSignal,
     ) -> Result<StartedThread> {
-        self.store.ensure_current()?;
+        self.store.ensure_current().await?;
         let thread = id.clone();
         let resume_point = self.records.run_blocking(move |records| records.resume_point(&thread)).await?;
         let state = &resume_point.state;
@@ -123,7 +127,7 @@ impl ThreadRuntime {
             resume_point.unsettled.iter().fold(Nanos(0), |sum, settlement| sum.plus(settlement.spend));
         let first = match state.status() {
             ThreadStatus::Suspended => {
-                let (answers, approved_limits) = self.collect_answers(id, state, options)?;
+                let (answers, approved_limits) = self.collect_answers(id, state, options).await?;
                 let limits = apply_limit_changes(&approved_limits, &options.limits)?;
                 let answered_by = answers.last().map(|answer| answer.by.clone()).unwrap_or_default();
                 ThreadEvent::Resumed {
@@ -140,7 +144,7 @@ impl ThreadRuntime {
     }
 
     /// What people said to what a suspended thread asks, as far as the store vouches for it, and the limits they allowed.
-    fn collect_answers(
+    async fn collect_answers(
         &self,
         id: &ThreadId,
         state: &ThreadState,
@@ -149,7 +153,8 @@ impl ThreadRuntime {
         let mut limits = state.limits;
         let mut answers = Vec::new();
         for request in state.pending_approvals() {
-            let record = self.store.approval(&request.id)?.filter(|record| record.approval.thread == *id);
+            let record =
+                self.store.approval(&request.id).await?.filter(|record| record.approval.thread == *id);
             let answer = match (record.and_then(|record| record.answer), request.kind) {
                 (Some(answer), _) => answer,
                 // The person who resumes it, with more or without, has answered.
@@ -163,7 +168,7 @@ impl ThreadRuntime {
                         always: None,
                     };
                     // A question that was tampered with is not answered; nothing depends on it.
-                    let _ = self.store.answer_approval(&request.id, &answer);
+                    let _ = self.store.answer_approval(&request.id, &answer).await;
                     ApprovalDecision { changes: Value::Null, ..answer }
                 }
                 (None, ApprovalKind::Tool | ApprovalKind::Approval) => {
@@ -181,7 +186,7 @@ impl ThreadRuntime {
     }
 }
 
-/// Only a person lets it go on.
+/// Only a person lets it continue.
 fn approval_needed_error(id: &ThreadId, prompt: &str) -> Error {
     let prompt = rye_item::text::one_line(prompt);
     Error::new(Code::PermissionDenied, format!("{id} waits for a person: {prompt}"))
@@ -214,12 +219,13 @@ pub(super) fn apply_limit_changes(
         let current = limits.to_value().get(name).cloned();
         let raised = match name.as_str() {
             "spend" => {
-                let more =
-                    Nanos::from_dollars(more).ok_or_else(|| invalid(format!("`+{more}` is no amount")))?;
+                let more = Nanos::from_dollars(more)
+                    .ok_or_else(|| invalid(format!("`+{more}` is not an amount")))?;
                 limits.spend.map(|spend| Value::from(spend.plus(more).to_decimal()))
             }
             _ => {
-                let more: u64 = more.parse().map_err(|_| invalid(format!("`+{more}` is no whole number")))?;
+                let more: u64 =
+                    more.parse().map_err(|_| invalid(format!("`+{more}` is not a whole number")))?;
                 current
                     .as_ref()
                     .and_then(Value::as_u64)

@@ -58,7 +58,7 @@ impl RunningThreads {
         self.lock().len()
     }
 
-    /// How much a thread may use by now, if it runs here.
+    /// How much a thread may use now, if it runs here.
     pub(super) fn limits(&self, id: &ThreadId) -> Option<ThreadLimits> {
         self.lock().get(id).map(|running| running.limits)
     }

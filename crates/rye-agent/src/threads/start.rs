@@ -88,14 +88,17 @@ impl ThreadRuntime {
     }
 
     /// The thread exists from here on; caps on children are counted in the same transaction.
-    /// A thread without an owner goes on by itself: another process takes it over.
+    /// A thread without an owner continues by itself: another process takes it over.
     pub(super) async fn register(&self, spec: &Arc<ThreadSpec>, owner: Option<Owner>) -> Result<Claim> {
         let digest = self.records.store_template(&spec.template).await?;
         let header = JournalHeader::new(spec.instance.clone(), digest.to_string());
         let body = header.to_bytes().map_err(|error| Error::new(Code::Io, error.to_string()))?;
         let at_ms = self.setup.clock.now_ms();
         let concurrency = &spec.template.config.resilience.concurrency;
-        let parent = spec.instance.parent.as_ref().map(|parent| self.current_limits(parent)).transpose()?;
+        let parent = match &spec.instance.parent {
+            Some(parent) => Some(self.current_limits(parent).await?),
+            None => None,
+        };
         let new = NewThread {
             id: spec.instance.thread_id.clone(),
             directive: spec.template.directive.clone(),
@@ -123,7 +126,7 @@ impl ThreadRuntime {
             at_ms,
         };
         let created = match self.store.create(new).await {
-            // It was forgotten with the last thread that used it: it is kept anew.
+            // It was forgotten with the last thread that used it: it is stored again.
             Err(ThreadStoreError::NoBlob(_)) if self.records.forget_template(&digest) => {
                 return Box::pin(self.register(spec, owner)).await;
             }
@@ -150,7 +153,7 @@ impl ThreadRuntime {
         first: ThreadEvent,
     ) -> std::result::Result<ThreadEvent, ThreadStoreError> {
         let own = &spec.instance;
-        let store = self.store.shared();
+        let store = &self.store;
         let row = if own.parent.is_some() { store.thread(&own.thread_id).await? } else { None };
         if row.is_none_or(|row| row.waiting != Some(WaitKind::Concurrency)) {
             return Ok(first);
@@ -170,7 +173,7 @@ impl ThreadRuntime {
         let id = &spec.instance.thread_id;
         let status = finished.outcome.status;
         if status.is_terminal() {
-            self.apply_child_policy(id, status, spec.template.config.resilience.child_policy).await;
+            self.control.apply_child_policy(id, status, spec.template.config.resilience.child_policy).await;
         } else if finished.outcome.has_questions() {
             self.running.awaiting_approval().insert(id.clone());
         }
@@ -221,13 +224,13 @@ impl ThreadRuntime {
                     inner.on_stopped(&driven, &finished).await;
                     finished
                 }
-                // Any process may take it up from where its record ends, so its children go on.
+                // Any process may take it up from where its record ends, so its children continue.
                 Err(error) => {
-                    let _ = inner.store.shared().release_claim(id, claim).await;
+                    let _ = inner.store.release_claim(id, claim).await;
                     failed_thread(&driven, &error)
                 }
             };
-            inner.settle_cancel_request(id, &signal).await;
+            inner.control.settle_cancel_request(id, &signal).await;
             inner.running.remove(id);
             inner.notify_stopped(id).await;
             sender.send_replace(Some(Arc::new(finished)));

@@ -3,7 +3,7 @@
 use rye_engine::{Code, Error, Result};
 use serde_json::{Map, Value, json};
 
-use super::records::ThreadRecords;
+use super::records::RecordReader;
 use crate::config::{ThreadConfig, TranscriptIntegrity};
 use crate::store::ThreadRow;
 use crate::thread_id::ThreadId;
@@ -15,7 +15,7 @@ const SEARCHED_EVENTS: [&str; 4] = ["cognition_in", "cognition_out", "tool_call_
 /// Events of one transcript that are read at most.
 const MAX_EVENTS: usize = 100_000;
 
-impl ThreadRecords {
+impl RecordReader {
     /// What is wrong with a transcript, where that may be read all the same.
     fn check_transcript(&self, config: &ThreadConfig, row: &ThreadRow) -> Result<Option<String>> {
         // What cannot be written again is reported as it stands.
@@ -77,7 +77,7 @@ impl ThreadRecords {
             .case_insensitive(!is_regex)
             .size_limit(1 << 20)
             .build()
-            .map_err(|error| invalid(format!("`query` is no regular expression: {error}")))?;
+            .map_err(|error| invalid(format!("`query` is not a regular expression: {error}")))?;
         let max = params.get("max_results").and_then(Value::as_u64).unwrap_or(50).min(500);
         let chain = self.store.chain(row)?;
         let mut hits = Vec::new();

@@ -78,7 +78,7 @@ impl ThreadFunctions for UserThreads {
 }
 
 impl Threads {
-    /// Starts a directive as `thread_directive` is told, for the user. Asked not to wait, it answers at once.
+    /// Starts a directive as `thread_directive` would, for the user. Asked not to wait, it answers at once.
     ///
     /// # Errors
     /// When it may not start; then there is no thread.
@@ -168,7 +168,8 @@ impl Threads {
         let config = Box::new(crate::config::load_lenient(&engine.workspace)?);
         let caller = OperationCaller::User { config, policy: policy.clone() };
         let cancel_token = CancellationToken::new();
-        let operation = self.runtime.run_operation(&caller, params, &cancel_token);
+        let orchestrator = self.runtime.orchestrator();
+        let operation = orchestrator.run_operation(&caller, params, &cancel_token);
         tokio::pin!(operation);
         tokio::select! {
             response = &mut operation => response,

@@ -31,7 +31,7 @@ use crate::thread_id::ThreadId;
 pub const TRANSCRIPT_FILE: &str = "transcript.jsonl";
 /// The type of the events that sign.
 const CHECKPOINT: &str = "checkpoint";
-/// No line is longer; what is longer is no line.
+/// No line is longer; what is longer is not a line.
 const MAX_LINE_BYTES: u64 = 64 << 20;
 
 /// An event that is to be written.

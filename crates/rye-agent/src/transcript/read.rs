@@ -42,9 +42,9 @@ pub struct TranscriptPosition {
 pub struct TranscriptBatch {
     /// Events.
     pub events: Vec<TranscriptEvent>,
-    /// Lines that are no events.
+    /// Lines that are not events.
     pub bad_lines: Vec<u64>,
-    /// Where to go on.
+    /// Where to continue.
     pub next: TranscriptPosition,
 }
 
@@ -129,7 +129,7 @@ fn parse_event(raw: Value, line: u64) -> Option<TranscriptEvent> {
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "a time to be shown: what is no time becomes one of the ends"
+    reason = "a time to be shown: what is not a time becomes one of the ends"
 )]
 fn format_seconds(seconds: f64) -> String {
     iso_timestamp((seconds * 1000.0).round() as u64)

@@ -123,7 +123,7 @@ fn every_tampering_is_detected() {
         }),
         ("a removed checkpoint", |lines| drop(lines.remove(3))),
         ("an edited checkpoint", |lines| lines[6] = lines[6].replace("\"turn\":2", "\"turn\":1")),
-        ("a line that is no JSON", |lines| lines[4] = "{".to_owned()),
+        ("a line that is not JSON", |lines| lines[4] = "{".to_owned()),
         ("another thread's line", |lines| {
             let signer = TranscriptSigner::new(SecretKey::from_seed(&[1; 32]));
             let theirs = tests::lines(&thread_id(2), &signer).drain();

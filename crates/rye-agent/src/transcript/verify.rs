@@ -125,7 +125,7 @@ pub fn verify(
 /// Opens a file, and nothing that would have to be waited for.
 fn open(path: &Path) -> io::Result<fs_err::File> {
     if !fs_err::metadata(path)?.is_file() {
-        return Err(io::Error::other(format!("`{}` is no file", path.display())));
+        return Err(io::Error::other(format!("`{}` is not a file", path.display())));
     }
     fs_err::File::open(path)
 }
@@ -162,7 +162,7 @@ impl TranscriptVerifier<'_> {
 
     fn check_line(&mut self, line: &[u8]) {
         let Ok(value) = serde_json::from_slice::<Value>(line) else {
-            return self.add_tampering(None, "it is no JSON");
+            return self.add_tampering(None, "it is not JSON");
         };
         let text = |name: &str| value.get(name).and_then(Value::as_str);
         let sequence = value.get("sequence").and_then(Value::as_u64);

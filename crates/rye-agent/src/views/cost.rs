@@ -97,7 +97,7 @@ pub struct CostReport {
     pub thread: ThreadId,
     /// What is summed by.
     pub by: CostGrouping,
-    /// The thread with those it went on from and those that went on from it.
+    /// The thread with those it continued from and those that continued from it.
     pub chain: Vec<ThreadId>,
     /// The sums.
     pub rows: Vec<(String, CostSum)>,
@@ -110,7 +110,7 @@ pub struct CostReport {
 }
 
 impl CostReport {
-    /// What a thread and all below it have cost. A thread that others went on from is one with them.
+    /// What a thread and all below it have cost. A thread that others continued from is one with them.
     ///
     /// # Errors
     /// When the store cannot be read.
@@ -125,7 +125,7 @@ impl CostReport {
                 below.insert(row.id.clone(), row);
             }
             let subtree_charges = index.store.charges(&member.id, ChargeScope::Subtree)?;
-            // A thread that went on below the same parent is in both trees.
+            // A thread that continued below the same parent is in both trees.
             let new: BTreeSet<ThreadId> =
                 subtree_charges.iter().map(|charge| charge.thread.clone()).collect();
             charges.extend(subtree_charges.into_iter().filter(|charge| !counted.contains(&charge.thread)));
@@ -179,7 +179,7 @@ impl CostReport {
     }
 }
 
-/// The thread with those it went on from and those that went on from it, the first one first.
+/// The thread with those it continued from and those that continued from it, the first one first.
 fn continuation_chain(index: &ThreadIndex, row: &ThreadRow) -> Result<Vec<ThreadRow>> {
     let first = match &row.chain_root_id {
         Some(root) => index.store.thread(root)?,

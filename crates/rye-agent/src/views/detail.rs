@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use super::thread_index::ThreadIndex;
 use crate::machine::ThreadOutcome;
 use crate::money::Nanos;
-use crate::store::{Approval, Charge, ThreadRow};
+use crate::store::{Approval, Charge, ChargeScope, ThreadRow};
 use crate::threads::{FinishedThread, SentNotification, finished_response, sent_notifications};
 
 /// What a thread came to, as its row has it.
@@ -16,7 +16,7 @@ pub fn recorded_outcome(row: &ThreadRow) -> FinishedThread {
         row.result.as_ref().and_then(|result| serde_json::from_value::<ThreadOutcome>(result.clone()).ok());
     let plain = ThreadOutcome { status: row.status, ..ThreadOutcome::failed("") };
     let mut outcome = outcome.unwrap_or(plain);
-    // Where it stands now counts: it may have gone on since.
+    // Where it stands now counts: it may have continued since.
     outcome.status = row.status;
     outcome.reason = row.reason;
     outcome.error = row.error.clone();
@@ -88,6 +88,21 @@ pub fn detail_value(
     details.insert("go_on".to_owned(), json!(index.next_command(row)));
     let sent: Vec<Value> = sent_notifications(&index.dir, &row.id).iter().map(notification_value).collect();
     details.insert("notifications".to_owned(), json!(sent));
+    Ok(details)
+}
+
+/// One thread, whole, as a resource of a client: as [`detail_value`], with its result in full, however long.
+///
+/// # Errors
+/// When the store cannot be read.
+pub fn resource_value(index: &ThreadIndex, row: &ThreadRow) -> Result<Map<String, Value>> {
+    let charges = index.store.charges(&row.id, ChargeScope::Subtree)?;
+    let children = index.store.children(&row.id)?;
+    let mut details = detail_value(index, row, &charges, &children)?;
+    if let Some(result) = row.result.as_ref().and_then(|outcome| outcome.get("result")) {
+        details.insert("result".to_owned(), result.clone());
+        details.shift_remove("result_truncated");
+    }
     Ok(details)
 }
 

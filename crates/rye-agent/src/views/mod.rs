@@ -8,12 +8,14 @@ mod fork;
 mod next_command;
 mod text;
 mod thread_index;
+mod thread_value;
 mod tree;
 
 pub use cost::{CostGrouping, CostReport, CostSum};
-pub use detail::{approval_value, detail_value, notification_value, recorded_outcome};
+pub use detail::{approval_value, detail_value, notification_value, recorded_outcome, resource_value};
 pub use estimates::EstimateSum;
 pub use next_command::{approve_command, resume_command};
 pub use text::truncate;
 pub use thread_index::{FORGED, INTERRUPTED, ThreadIndex, WAITING};
+pub use thread_value::thread_value;
 pub use tree::{TreeRow, tree_rows};

@@ -1,4 +1,4 @@
-//! The command that a person types next to let a thread go on.
+//! The command that a person types next to let a thread continue.
 
 use serde::Deserialize as _;
 use serde_json::Value;
@@ -12,7 +12,7 @@ pub fn approve_command(id: &ThreadId) -> String {
     format!("rye thread approve {id}")
 }
 
-/// The command that lets a suspended thread go on: with as much again of what ran out.
+/// The command that lets a suspended thread continue: with as much again of what ran out.
 #[must_use]
 pub fn resume_command(id: &ThreadId, reason: Option<&str>, detail: Option<&Value>) -> String {
     if reason == Some("approval") {

@@ -51,7 +51,14 @@ impl ThreadIndex {
     /// # Errors
     /// When the store or the secret cannot be read.
     pub fn open(roots: &impl AsRef<Roots>) -> Result<Option<Self>> {
-        let roots = roots.as_ref();
+        Self::open_in(roots.as_ref())
+    }
+
+    /// The same, of these roots.
+    ///
+    /// # Errors
+    /// As [`ThreadIndex::open`].
+    pub fn open_in(roots: &Roots) -> Result<Option<Self>> {
         let dir = roots.threads_dir();
         let Some(secret) = ThreadSecret::load(&roots.signing_keys)? else {
             return Ok(None);
@@ -198,7 +205,7 @@ impl ThreadIndex {
         alerts.into_iter().filter(|(applies, _)| *applies).map(|(_, mark)| mark).collect()
     }
 
-    /// The command that lets a thread go on, if there is one.
+    /// The command that lets a thread continue, if there is one.
     #[must_use]
     pub fn next_command(&self, row: &ThreadRow) -> Option<String> {
         if row.is_forged {

@@ -58,7 +58,7 @@ impl ThreadIndex {
         Ok(rows)
     }
 
-    /// Whether a thread goes on only when a person says so.
+    /// Whether a thread continues only when a person says so.
     #[must_use]
     pub fn is_idle(&self, row: &ThreadRow) -> bool {
         row.status == ThreadStatus::Suspended || self.is_interrupted(row)

@@ -1,4 +1,4 @@
-//! Threads that ask people: from any depth, across processes, and never answered by anybody else.
+//! Threads that ask people: from any depth, across processes, and never answered by any other user.
 
 use std::sync::Arc;
 
@@ -112,7 +112,7 @@ async fn nested_approval_surfaces_at_root() {
     assert_eq!(finished.outcome.status, ThreadStatus::Completed, "{:?}", finished.outcome);
     let result = finished.outcome.result.clone().unwrap_or_default();
     assert!(result.contains("as I said"), "{result}");
-    assert_eq!(model.count(), 2 + 2 + 2, "nobody was asked twice");
+    assert_eq!(model.count(), 2 + 2 + 2, "no one was asked twice");
     assert_eq!(threads.store().open_approvals(None).expect("questions").approvals, []);
 }
 
@@ -162,7 +162,7 @@ async fn forged_answers_do_not_resume() {
         tamper(&space, forgery);
         let threads = space.threads();
         let refused = threads.resume(&id, &ResumeOptions::default(), CancelSignal::default()).await;
-        let refused = refused.expect_err("nobody answered");
+        let refused = refused.expect_err("no one answered");
         assert_eq!(refused.code, Code::PermissionDenied, "{forgery}: {refused:?}");
         assert!(refused.hints.iter().any(|hint| hint.contains("rye thread approve")), "{refused:?}");
     }
@@ -250,7 +250,7 @@ async fn cancelled_thread_has_no_open_approvals() {
     assert_eq!(threads.store().open_approvals(None).expect("questions").approvals, []);
 }
 
-/// Runs a directive that writes a file, which somebody has to allow; answers, and says whether it was written.
+/// Runs a directive that writes a file, which a user has to allow; answers, and says whether it was written.
 async fn is_written_after(space: &TestSpace, approved: bool) -> bool {
     let threads = space.threads();
     let stopped = space.run(&threads, "team/write", Map::new()).await;

@@ -1,4 +1,4 @@
-//! Threads that go on without the process that started them: left to others, found when those are gone; and trees whose
+//! Threads that continue without the process that started them: left to others, found when those are gone; and trees whose
 //! process died.
 
 use std::sync::{Arc, Mutex};
@@ -7,7 +7,7 @@ use rusqlite::Connection;
 use rye_agent::driver::CancelSignal;
 use rye_agent::prepare::ThreadRequest;
 use rye_agent::status::ThreadStatus;
-use rye_agent::store::{ClaimOutcome, ClaimPolicy, ThreadRow, current_owner};
+use rye_agent::store::{ClaimOutcome, ClaimPolicy, ThreadRow, block_on, current_owner};
 use rye_agent::thread_id::ThreadId;
 use rye_agent::threads::{
     BackgroundConnection, BackgroundHost, FinishedThread, ResumeOptions, TakeoverReport, Threads, WaitRequest,
@@ -30,7 +30,7 @@ fn request(id: &str) -> ThreadRequest {
     ThreadRequest::new(ItemRef::new(ItemType::Directive, ItemId::new(id).expect("an id")), Map::new())
 }
 
-/// Somebody who writes down what is left to them, and runs nothing.
+/// A background process that records what is left to it, and runs nothing.
 #[derive(Clone, Default)]
 struct FakeBackground {
     /// Names, and whether each was in the store when it came.
@@ -42,7 +42,7 @@ struct FakeBackground {
 impl BackgroundHost for FakeBackground {
     fn connect(&self) -> Result<Box<dyn BackgroundConnection>> {
         if self.is_unavailable {
-            return Err(Error::new(Code::NoBackground, "nobody is there"));
+            return Err(Error::new(Code::NoBackground, "no process is there"));
         }
         Ok(Box::new(self.clone()))
     }
@@ -104,13 +104,13 @@ async fn thread_is_registered_before_handover() {
     let thread = threads.start_in_background(request("team/work")).await.expect("left");
     assert_eq!(*background.received.lock().expect("given"), [(thread.thread_id.clone(), true)]);
     assert_eq!((thread.runner, model.count()), (Ok(7), 0));
-    // Whoever comes next finds it and runs it, as if it had started there.
+    // The one that comes next finds it and runs it, as if it had started there.
     let others = space.threads();
-    assert_eq!(others.abandoned_threads().expect("read"), std::slice::from_ref(&thread.thread_id));
+    assert_eq!(block_on(others.abandoned_threads()).expect("read"), std::slice::from_ref(&thread.thread_id));
     assert_eq!(others.resume_abandoned(std::slice::from_ref(&thread.thread_id)).await.len(), 0);
     assert_eq!(wait_for(&others, &thread.thread_id).await["status"], "completed");
     assert_eq!((model.count(), space.significant_events()[0].as_str()), (1, "thread_started"));
-    assert_eq!(others.abandoned_threads().expect("read"), []);
+    assert_eq!(block_on(others.abandoned_threads()).expect("read"), []);
 }
 
 #[tokio::test]
@@ -142,7 +142,7 @@ async fn unavailable_background_leaves_no_thread() {
         &space,
         &FakeBackground { is_unavailable: true, ..FakeBackground::default() },
     );
-    let error = threads.start_in_background(request("team/work")).await.expect_err("nobody");
+    let error = threads.start_in_background(request("team/work")).await.expect_err("no process");
     assert_eq!(error.code, Code::NoBackground);
     assert_eq!(threads.store().threads(&Default::default()).expect("read"), []);
 }
@@ -180,7 +180,7 @@ async fn async_child_runs_in_background_if_available() {
     }
 }
 
-/// A process that dies: its runtime goes, its threads stay claimed until somebody notices that the process is gone.
+/// A process that dies: its runtime goes, its threads stay claimed until another process notices that it is gone.
 fn start_and_crash(space: &TestSpace, until: impl FnOnce()) -> ThreadId {
     let runtime = Runtime::new().expect("a runtime");
     let threads = space.threads();
@@ -205,7 +205,7 @@ fn release_claims(threads: &Threads, id: &ThreadId) {
 
 fn resume_after_crash(threads: &Threads, id: &ThreadId) -> Arc<FinishedThread> {
     release_claims(threads, id);
-    let options = ResumeOptions { by: "somebody".to_owned(), ..ResumeOptions::default() };
+    let options = ResumeOptions { by: "a user".to_owned(), ..ResumeOptions::default() };
     Runtime::new().expect("a runtime").block_on(async {
         let started = threads.resume(id, &options, CancelSignal::default()).await.expect("resumed");
         started.finished().await.expect("finished")
@@ -304,7 +304,7 @@ fn resumed_parent_waits_for_resumed_children() {
     assert_eq!(threads.store().audit().expect("a ledger"), Vec::<String>::new());
 }
 
-/// A thread that goes on by itself and that somebody works on, somewhere.
+/// A thread that continues by itself and that another process works on.
 fn remote_thread(space: &TestSpace) -> ThreadId {
     let background = FakeBackground::default();
     let threads = threads_with_background(space, &background);
@@ -330,10 +330,10 @@ fn stale_remote_thread_is_abandoned() {
     let space = TestSpace::with_model(&model, "openai");
     space.directive("team/work", "", "", "Work.");
     let id = remote_thread(&space);
-    assert_eq!(space.threads().abandoned_threads().expect("read"), [], "an hour has not passed");
+    assert_eq!(block_on(space.threads().abandoned_threads()).expect("read"), [], "an hour has not passed");
     space.config("coordination", "coordination: {orphan_detection: {stale_threshold_minutes: 0}}\n");
     let threads = space.threads();
-    assert_eq!(threads.abandoned_threads().expect("read"), std::slice::from_ref(&id));
+    assert_eq!(block_on(threads.abandoned_threads()).expect("read"), std::slice::from_ref(&id));
     let runtime = Runtime::new().expect("a runtime");
     assert_eq!(runtime.block_on(threads.resume_abandoned(std::slice::from_ref(&id))).len(), 0);
     assert_eq!(runtime.block_on(wait_for(&threads, &id))["status"], "completed");
@@ -346,11 +346,11 @@ fn disabled_orphan_detection_resumes_nothing() {
     space.directive("team/work", "", "", "Work.");
     let id = remote_thread(&space);
     tamper(&space, "UPDATE threads SET pid = NULL");
-    assert_eq!(space.threads().abandoned_threads().expect("read"), std::slice::from_ref(&id));
+    assert_eq!(block_on(space.threads().abandoned_threads()).expect("read"), std::slice::from_ref(&id));
     space.config("coordination", "coordination: {orphan_detection: {enabled: false}}\n");
     let background = FakeBackground::default();
     let threads = threads_with_background(&space, &background);
-    assert_eq!(threads.abandoned_threads().expect("read"), []);
+    assert_eq!(block_on(threads.abandoned_threads()).expect("read"), []);
     assert!(!threads.is_startup_scan_enabled());
     let runtime = Runtime::new().expect("a runtime");
     assert_eq!(runtime.block_on(wait_for(&threads, &id))["status"], "interrupted");

@@ -26,7 +26,7 @@ fn request(id: &str, limits: &Value) -> ThreadRequest {
     }
 }
 
-/// What the first call of a thread sets aside.
+/// What the first call of a thread reserves.
 async fn first_call_bound(threads: &Threads, id: &str) -> CostBound {
     let spec = threads.prepare(request(id, &json!({}))).await.expect("prepared").spec;
     let effects = step(&mut ThreadState::new(spec), 0, ThreadEvent::Started);

@@ -33,7 +33,7 @@ async fn wait_for_status(threads: &Threads, status: ThreadStatus, count: usize) 
     let filter = ThreadFilter { statuses: vec![status], ..ThreadFilter::default() };
     let reached = async {
         while threads.store().threads(&filter).expect("threads").len() < count {
-            // Whoever lags behind looks again.
+            // The one that lags behind looks again.
             let _ = changes.recv().await;
         }
     };
@@ -112,7 +112,7 @@ async fn cancelling_root_cancels_the_tree() {
     let threads = space.threads();
     let root = start(&threads, "team/root").await;
     let all = 1 + BRANCHES + BRANCHES * BRANCHES;
-    // Each asks once, and those that have children once more.
+    // Each asks once, and those that have children a second time.
     model.wait_for_requests(all + 1 + BRANCHES);
     threads.cancel(&root.thread_id, "enough").await.expect("asked");
     assert_eq!(wait_finished(root).await.outcome.status, ThreadStatus::Cancelled);
@@ -162,7 +162,7 @@ async fn taken_over_child_ends_with_parent() {
     assert_eq!(first.store().cancel_requests().expect("read"), []);
 }
 
-/// Reads the requests in the store when the thread's end is told: it is durable then.
+/// Reads the requests in the store when the thread's end is reported: it is durable then.
 #[derive(Default)]
 struct RequestsAtEnd {
     store: OnceLock<StoreHandle>,
@@ -224,7 +224,7 @@ async fn lost_claim_leaves_children_running() {
     assert!(matches!(claimed, ClaimOutcome::Claimed { .. }), "{claimed:?}");
     opened.open();
     let finished = wait_finished(parent).await;
-    assert!(finished.outcome.error.as_deref().is_some_and(|error| error.contains("could not go on")));
+    assert!(finished.outcome.error.as_deref().is_some_and(|error| error.contains("could not continue")));
     let children = threads.store().children(&finished.thread_id).expect("children");
     let statuses: Vec<ThreadStatus> = children.iter().map(|child| child.status).collect();
     assert_eq!(statuses, [ThreadStatus::Running]);
@@ -269,6 +269,6 @@ async fn cancel_file_is_found_among_many_threads() {
         let finished = wait_finished(work).await;
         assert_eq!(finished.outcome.error.as_deref(), Some("no longer needed"));
     }
-    assert_eq!(threads.running_count(), 298, "nobody else was meant");
+    assert_eq!(threads.running_count(), 298, "no other thread was meant");
     threads.cancel_all("the test is over");
 }

@@ -1,4 +1,4 @@
-//! Going on: in a shorter conversation, or in another thread, with what is left.
+//! Continuing: in a shorter conversation, or in another thread, with what is left.
 
 use rye_agent::driver::CancelSignal;
 use rye_agent::status::ThreadStatus;
@@ -130,7 +130,7 @@ async fn waiters_follow_the_successor() {
         }
     });
     let space = team_space(&model, "");
-    // A failure stops the worker: somebody decides later.
+    // A failure stops the worker: the user decides later.
     space.config("hook_conditions", "builtin_hooks:\n  - id: default_retry_transient\n    event: error\n    layer: 2\n    action:\n      primary: execute\n      item_type: tool\n      item_id: rye/agent/threads/internal/control\n      params: {action: suspend, suspend_reason: error}\n");
     let threads = space.threads();
     let finished = space.run(&threads, "team/parent", Map::new()).await;
@@ -179,7 +179,7 @@ async fn exhausted_thread_cannot_hand_off() {
     assert_eq!(threads.store().children(&finished.thread_id).expect("children").len(), 1);
 }
 
-/// What a successor of a long thread is told first, and how its summary was asked for.
+/// What a successor of a long thread is given first, and how its summary was asked for.
 async fn summarize_case(coordination: &str) -> (String, Option<ThreadRow>, Vec<String>) {
     let model = FakeModel::start(|seen| {
         if contains(seen, "Below is the transcript of a thread") || contains(seen, "Sum it up.") {
@@ -242,7 +242,7 @@ async fn overflowing_history_is_summarized() {
 #[tokio::test]
 async fn compaction_keeps_task_limits_and_cost() {
     let model = FakeModel::start(|seen| {
-        if contains(seen, "Write what somebody") {
+        if contains(seen, "Write what a reader") {
             return FakeReply::calls([("directive_return", json!({"summary": "Read it three times."}))]);
         }
         match seen.tool_result_texts().len() {

@@ -1,4 +1,4 @@
-//! Every key of coordination, each way: what a parent is told, and what becomes of its children.
+//! Every key of coordination, each way: what a parent is given, and what becomes of its children.
 
 use std::sync::Arc;
 
@@ -95,7 +95,7 @@ async fn wait_for_status(threads: &Threads, id: &str, status: ThreadStatus) {
     let mut changes = threads.store().subscribe();
     let reached = async {
         while threads.store().thread(&id).expect("a store").expect("a thread").status != status {
-            // Whoever lags behind looks again.
+            // The one that lags behind looks again.
             let _ = changes.recv().await;
         }
     };

@@ -169,7 +169,7 @@ async fn thread_directive_limit_overrides_applied() {
         (&json!("suspended"), &json!("turns_exceeded"))
     );
     assert!(outputs[1]["error"].to_string().contains("unknown limit `turn`"), "{}", outputs[1]);
-    assert_eq!(model.count(), 3 + 1, "a refused child asks nobody");
+    assert_eq!(model.count(), 3 + 1, "a refused child asks no model");
 }
 
 #[tokio::test]
@@ -186,7 +186,7 @@ async fn raised_spawn_limit_allows_more_children() {
     let stopped = space.run(&threads, "team/parent", Map::new()).await;
     assert_eq!(stopped.outcome.status, ThreadStatus::Suspended, "{:?}", stopped.outcome);
     let limits = json!({"spawns": "+1", "turns": "+5"}).as_object().cloned().unwrap_or_default();
-    let options = ResumeOptions { limits, message: None, by: "somebody".to_owned(), bounds: None };
+    let options = ResumeOptions { limits, message: None, by: "a user".to_owned(), bounds: None };
     let started =
         threads.resume(&stopped.thread_id, &options, CancelSignal::default()).await.expect("resumed");
     let finished = started.finished().await.expect("finished");

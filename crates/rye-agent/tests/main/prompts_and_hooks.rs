@@ -188,7 +188,7 @@ async fn thread_continued_hooks_run_on_continuation() {
     assert_eq!(
         first_prompt(&space, &model, "team/work", &json!({})).await,
         "Work.",
-        "it goes on from nothing"
+        "it continues from nothing"
     );
     let threads = space.threads();
     let all = threads.store().threads(&rye_agent::store::ThreadFilter::default()).expect("a list");

@@ -1,4 +1,4 @@
-//! Going on: after a limit, after a crash, by somebody else, over a record that was changed.
+//! Continuing: after a limit, after a crash, by another user, over a record that was changed.
 
 use std::path::Path;
 
@@ -28,7 +28,7 @@ fn bash_call(command: &str) -> FakeReply {
 
 fn resume_options(limits: &Value) -> ResumeOptions {
     let limits = limits.as_object().cloned().unwrap_or_default();
-    ResumeOptions { limits, message: None, by: "somebody".to_owned(), bounds: None }
+    ResumeOptions { limits, message: None, by: "a user".to_owned(), bounds: None }
 }
 
 fn request(id: &str) -> ThreadRequest {
@@ -128,8 +128,8 @@ async fn resume_keeps_original_capabilities() {
     assert_eq!(space.payloads("permission_denied")[0]["denied_item_id"], "rye/file-system/read");
 }
 
-/// Changes the database as somebody without the user's secret would.
-#[expect(clippy::disallowed_methods, reason = "a stranger asks nobody for the door")]
+/// Changes the database as a process without the user's secret would.
+#[expect(clippy::disallowed_methods, reason = "a stranger does not use our functions")]
 pub fn tamper(space: &TestSpace, sql: &str) {
     let path = space.world.project().join(".ai/threads/registry.db");
     Connection::open(path).expect("a database").execute_batch(sql).expect("a change");
@@ -210,7 +210,7 @@ async fn forged_approval_is_ignored() {
     };
     assert!(store.answer_approval("forged", &decision).is_err(), "what was never asked cannot be answered");
     let answered = store.approval("real").ok().flatten().and_then(|record| record.answer);
-    assert_eq!(answered, None, "nor is an answer one that nobody gave");
+    assert_eq!(answered, None, "nor is an answer that no one gave");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -240,7 +240,7 @@ async fn concurrent_resume_names_the_owner() {
     assert_valid(&space, &one, &id);
 }
 
-/// A process that dies: its runtime goes, its thread stays claimed until somebody notices that the process is gone.
+/// A process that dies: its runtime goes, its thread stays claimed until another process notices that it is gone.
 fn start_and_crash(space: &TestSpace, until: impl FnOnce(&TestSpace, &Threads)) -> ThreadId {
     let runtime = Runtime::new().expect("a runtime");
     let threads = space.threads();
@@ -279,7 +279,7 @@ fn crash_charges_only_in_flight_call() {
     let id = start_and_crash(&space, |_, _| model.wait_for_requests(2));
     let threads = space.threads();
     let before = threads.store().ledger(&id).expect("a row");
-    assert!(before.reserved_spend > Nanos(0), "the call in flight is set aside: {before:?}");
+    assert!(before.reserved_spend > Nanos(0), "the call in flight is reserved: {before:?}");
     let finished = resume_after_crash(&threads, &id);
     gate.open();
     assert_eq!(finished.outcome.status, ThreadStatus::Completed, "{:?}", finished.outcome);

@@ -44,7 +44,7 @@ async fn automatic_cleanup_prunes_on_start() {
     space.config("budget_ledger_schema", "cleanup: {automatic: false}\n");
     let threads = threads_in_future(&space);
     space.run(&threads, "team/note", Map::new()).await;
-    // Nobody has begun to: it would be noted by now.
+    // No one has begun to: it would be noted now.
     assert!(threads.store().is_prune_due(FutureClock.now_ms()).expect("looked") && is_there(&threads));
     drop(threads);
     space.config("budget_ledger_schema", "cleanup: {automatic: true}\n");

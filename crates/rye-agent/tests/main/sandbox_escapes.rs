@@ -1,5 +1,5 @@
-//! A model that tries to get out: what it asks for is refused or blacked out, told to it, written down, and the thread goes
-//! on to its end.
+//! A model that tries to get out: what it asks for is refused or blacked out, told to it, written down, and the thread
+//! continues to its end.
 
 use std::net::TcpListener;
 use std::os::unix::fs::symlink;
@@ -197,22 +197,22 @@ async fn writes_outside_the_project_fail() {
             write("../escaped.txt"),
             write(&format!("{outside}/escaped.txt")),
             write("sub/../../escaped.txt"),
-            write("door/escaped.txt"),
+            write("link/escaped.txt"),
             write("window.txt"),
             write("/proc/self/cwd/../escaped.txt"),
             bash("echo escaped > ../escaped.txt"),
             bash(&format!("echo escaped > {outside}/escaped.txt")),
-            bash("echo escaped > door/escaped.txt"),
+            bash("echo escaped > link/escaped.txt"),
             bash("echo escaped > ~/escaped.txt"),
         ]
     };
-    // The calls name a folder that exists only once the world does: the door and the window lead there all the same.
+    // The calls name a folder that exists only once the world does: both links lead there all the same.
     let elsewhere = tempfile::tempdir().expect("a folder");
     let outside = elsewhere.path().canonicalize().expect("a folder");
     let outside_path = outside.to_str().expect("a path").to_owned();
     let attempt = EscapeAttempt::run_with(WORK_PERMISSIONS, "", space_calls(&outside_path), |space| {
         let project = space.world.project();
-        symlink(&outside, project.join("door")).expect("a link");
+        symlink(&outside, project.join("link")).expect("a link");
         symlink(outside.join("escaped.txt"), project.join("window.txt")).expect("a link");
     })
     .await;
@@ -346,7 +346,7 @@ async fn local_and_metadata_addresses_are_blocked() {
     let is_refused =
         |text: &str| text.contains("address, which is refused") || text.contains("is not a scheme");
     assert!(attempt.results.iter().all(|(text, _)| is_refused(text)), "{:?}", attempt.results);
-    assert!(listener.accept().is_err(), "somebody came");
+    assert!(listener.accept().is_err(), "a connection came");
 }
 
 #[tokio::test]

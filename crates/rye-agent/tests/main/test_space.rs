@@ -81,7 +81,7 @@ impl TestSpace {
         space
     }
 
-    /// Writes the provider anew, with these lines added.
+    /// Writes the provider again, with these lines added.
     pub fn provider(&self, model: &FakeModel, protocol: &str, lines: &str) {
         let path = match protocol {
             "anthropic" => "v1/messages",

@@ -7,7 +7,7 @@ use std::io::{self, Read};
 use super::{ArchiveError, ArchiveLimits, FileHandler};
 use crate::path::BundlePath;
 
-/// How much is read at once: what an entry claims to hold is not believed before it has come.
+/// How much is read at once: what an entry claims to hold is not accepted before it has come.
 const MAX_INITIAL_CAPACITY: u64 = 1 << 20;
 
 /// The entries of one archive, as they come in.

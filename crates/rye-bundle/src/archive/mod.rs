@@ -30,7 +30,7 @@ pub struct ArchiveLimits {
     pub total_bytes: u64,
     /// Bytes that may come out of one byte of the archive, beyond [`ArchiveLimits::ratio_exempt_bytes`].
     pub ratio: u64,
-    /// Bytes that may come out whatever the ratio: a small archive of much the same text is no bomb.
+    /// Bytes that may come out whatever the ratio: a small archive of much the same text is not a bomb.
     pub ratio_exempt_bytes: u64,
 }
 
@@ -103,7 +103,7 @@ impl From<InvalidBundlePath> for ArchiveError {
 /// archive it is, its bytes say, not its name. Gives the files, sorted.
 ///
 /// # Errors
-/// When it is no archive, holds what a bundle may not, or too much; then nothing is left at `into`.
+/// When it is not an archive, holds what a bundle may not, or too much; then nothing is left at `into`.
 pub fn unpack(archive: &Path, limits: &ArchiveLimits, into: &Path) -> Result<Vec<BundlePath>, ArchiveError> {
     let file = fs_err::File::open(archive)?.into_parts().0;
     if !file.metadata()?.is_file() {

@@ -353,7 +353,7 @@ fn decompression_bomb_is_refused() {
         let error = unpack_with_limits(&bomb, &limits).expect_err("refused");
         assert!(matches!(error, ArchiveError::TooLarge { .. }), "{error}");
     }
-    // The tape never ends: what it holds is no file at all.
+    // The tape never ends: what it holds is not a file at all.
     let endless = compress(&[file(".ai/a", b""), vec![0; 64 << 20]].concat());
     let few = ArchiveLimits { entries: 10, ..limits };
     let error = unpack_with_limits(&endless, &few).expect_err("refused");

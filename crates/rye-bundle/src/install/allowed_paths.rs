@@ -31,7 +31,7 @@ pub fn refusal_reason(path: &BundlePath, categories: &[String]) -> Option<&'stat
 }
 
 /// Whether a file lies within one of the categories, by whole segments: below the folder of that name, or an item that is
-/// called like the category. A file that is no item need not have a name that could be an id.
+/// called like the category. A file that is not an item need not have a name that could be an id.
 fn is_in_categories(path: &BundlePath, categories: &[String]) -> bool {
     let name = object::object_name(path).1;
     categories.is_empty()

@@ -14,7 +14,7 @@ use crate::path::BundlePath;
 /// Copies the `.ai/` of the folder `source` into the folder `into`. Gives the files, sorted.
 ///
 /// # Errors
-/// When it holds a link, something that is no file, a name that is not plain, or too much.
+/// When it holds a link, something that is not a file, a name that is not plain, or too much.
 pub fn copy_folder(
     source: &Path,
     limits: &ArchiveLimits,

@@ -23,7 +23,7 @@ const LIST_FILE_NAME: &str = "history.json";
 pub struct Generation {
     /// Its version.
     pub version: Version,
-    /// The digest of its manifest, by which it is told from others.
+    /// The digest of its manifest, by which it is distinguished from others.
     pub manifest_hash: Digest,
     /// Where it came from, as the user named it.
     pub source: Option<String>,

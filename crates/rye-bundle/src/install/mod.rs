@@ -49,7 +49,7 @@ pub enum InstallError {
         /// What is there, and what the bundle would put beside it.
         files: Vec<(BundlePath, BundlePath)>,
     },
-    /// Something that is no file stands in the way.
+    /// Something that is not a file stands in the way.
     #[error("`{path}` is in the way: it, or a folder above it, is a link or a special file")]
     NotAFile {
         /// The path.

@@ -119,7 +119,7 @@ impl InstallPlan {
             let old = match inputs.present.get(path) {
                 None | Some(FileState::Absent) => None,
                 Some(FileState::File(digest)) => Some(*digest),
-                // What was brought and is no file any more was changed here: it stays when the bundle goes.
+                // What was brought and is not a file any more was changed here: it stays when the bundle goes.
                 Some(FileState::Other) if new.is_none() => {
                     rows.push(keep());
                     continue;

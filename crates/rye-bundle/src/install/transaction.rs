@@ -67,7 +67,7 @@ impl Transaction<'_> {
     /// stores is removed again if the change is rolled back.
     ///
     /// # Errors
-    /// When any step fails; then everything is as it was, unless the error is [`InstallError::RollbackFailed`], and what is
+    /// When any step fails; then everything is unchanged, unless the error is [`InstallError::RollbackFailed`], and what is
     /// left is put back by [`recover`].
     pub fn run(
         self,
@@ -250,7 +250,7 @@ pub(super) fn undo_changes(
     state: &InstallState,
     journal: &Journal,
 ) -> Result<(), InstallError> {
-    // Without the folder there is nothing to put back: it went last, or the space is another one by now.
+    // Without the folder there is nothing to put back: it went last, or the space is another one now.
     if let PathLookup::Found(staging) = dir.folder(&format!("{BUNDLES_FOLDER}/{}", journal.staging))? {
         if journal.phase == Phase::Applying {
             for (index, change) in journal.changes.iter().enumerate().rev() {

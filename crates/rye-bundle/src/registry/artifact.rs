@@ -25,7 +25,7 @@ pub const MAX_MANIFEST_BYTES: u64 = 8 << 20;
 /// The largest archive that is taken.
 pub const MAX_ARCHIVE_BYTES: u64 = 256 << 20;
 
-/// Why an OCI manifest is no bundle that can be taken.
+/// Why an OCI manifest is not a bundle that can be taken.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotABundle {
     /// Something else, well made.

@@ -13,7 +13,7 @@ const MAX_NAME_BYTES: usize = 255;
 const MAX_TAG_BYTES: usize = 128;
 const DEFAULT_TAG: &str = "latest";
 
-/// Why a text is no reference.
+/// Why a text is not a reference.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid registry reference `{}`: {reason}", one_line(.text))]
 pub struct InvalidReference {

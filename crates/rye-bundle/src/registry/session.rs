@@ -25,7 +25,7 @@ const MAX_TOKEN_RESPONSE_BYTES: u64 = 1 << 20;
 /// How long one short exchange may take.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Takes the body of an answer; it may be begun anew when an exchange breaks off.
+/// Takes the body of an answer; it may be begun again when an exchange breaks off.
 pub(super) trait BodySink {
     /// Forgets what was taken.
     fn restart(&mut self) -> Result<(), String>;
@@ -107,7 +107,7 @@ impl<'a> RegistrySession<'a> {
         self.base.join(&path).map_err(|error| RegistryError::Unreachable(HttpError::Url(error.to_string())))
     }
 
-    /// Where an upload goes on, as the registry says.
+    /// Where an upload continues, as the registry says.
     pub(super) fn upload_location(
         &self,
         request_url: &Url,

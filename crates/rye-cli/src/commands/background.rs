@@ -22,7 +22,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// `rye background`: be that process. It ends by itself.
 pub fn run(keys: &Path) -> CommandResult {
-    // Without a session of its own the terminal's interrupts end it, and the next one goes on.
+    // Without a session of its own the terminal's interrupts end it, and the next one continues.
     let _ = start_session();
     rye_daemon::serve(DaemonSetup {
         signing_keys: keys.to_owned(),
@@ -60,7 +60,7 @@ pub fn daemon_client(settings: &Settings) -> Option<DaemonClient> {
 }
 
 /// Resumes detached threads of this location that have no owner. A cheap check unless there
-/// are some; those that could not go on before are left alone.
+/// are some; those that could not continue before are left alone.
 pub fn resume_abandoned(context: &CommandContext) -> Result<(), Error> {
     let Some(client) = daemon_client(&context.settings).filter(DaemonClient::has_threads) else {
         return Ok(());

@@ -64,7 +64,7 @@ pub fn run(global: &GlobalArguments, arguments: &McpArguments) -> CommandResult 
     }
 }
 
-/// `rye mcp` inside a tool: every call goes through the door.
+/// `rye mcp` inside a tool: every call goes through the callback channel.
 pub fn serve_in_sandbox(global: &GlobalArguments, client: CallbackClient) -> CommandResult {
     let settings = Settings::read(global)?;
     let setup = ServerSetup {

@@ -89,7 +89,7 @@ pub(super) fn thread_request(arguments: &RunArguments) -> Result<ThreadRequest, 
     Ok(request)
 }
 
-/// The thread to go on from, which must be one of this directive.
+/// The thread to continue from, which must be one of this directive.
 fn continued_thread(context: &CommandContext, arguments: &RunArguments) -> Result<Option<ThreadRow>, Error> {
     let Some(word) = &arguments.continues else {
         return Ok(None);

@@ -21,7 +21,7 @@ enum Target {
     Item(Option<ItemType>, String),
 }
 
-/// `TYPE ID`, `type:id`, paths, or `ID`. A word that is a type is a type, not a path; one that is a path is no id.
+/// `TYPE ID`, `type:id`, paths, or `ID`. A word that is a type is a type, not a path; one that is a path is not an id.
 fn parse_target(words: &[String]) -> Result<Target, Error> {
     match words {
         [item_type, id] if item_type.parse::<ItemType>().is_ok() => {
@@ -53,7 +53,7 @@ fn parse_target(words: &[String]) -> Result<Target, Error> {
     }
 }
 
-/// Whether a word that is no path can be an id or a pattern of ids: a missing file is told as such.
+/// Whether a word that is not a path can be an id or a pattern of ids: a missing file is reported as such.
 fn is_id_or_glob(word: &str) -> bool {
     let has_extension = Path::new(word).extension().is_some_and(|extension| {
         ["py", "yaml", "yml", "toml", "md", "js", "ts", "mjs", "cjs", "sh"]

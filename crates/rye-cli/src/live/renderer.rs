@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::view::{ThreadView, ViewOptions};
 use crate::output::{Output, StatusLine};
 
-/// How often the line at the bottom is drawn anew.
+/// How often the line at the bottom is drawn again.
 const TICK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Something to show.

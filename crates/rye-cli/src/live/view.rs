@@ -115,7 +115,7 @@ impl ThreadView {
         directive.clone_into(&mut progress.directive);
     }
 
-    /// Words on their way; lines that are whole by now.
+    /// Words on their way; lines that are whole now.
     pub fn push_text(&mut self, thread: &str, text: &str) -> Vec<String> {
         if !self.options.stream || self.root.as_deref().is_some_and(|root| root != thread) {
             return Vec::new();
@@ -153,7 +153,7 @@ impl ThreadView {
         }
     }
 
-    /// The words that are no line yet.
+    /// The words that are not a line yet.
     pub fn partial_line(&self) -> String {
         self.format_part(self.stream_text.len())
     }
@@ -227,7 +227,7 @@ impl ThreadView {
                     lines.push(line);
                 }
             }
-            // What the model itself was refused is told with its call.
+            // What the model itself was refused is reported with its call.
             "permission_denied" if of("asker") == "tool" && (is_root || self.options.show_inner_calls) => {
                 let depth = self.threads.get(&thread).map_or(0, |progress| progress.depth) + 1;
                 let reason = truncate(of("error"), 2 * MAX_TEXT_LENGTH);
@@ -432,7 +432,7 @@ impl ThreadView {
         self.last_printed.as_deref() == Some(text)
     }
 
-    /// Where it stands, in one line: turns, tokens, money, time, and what goes on.
+    /// Where it stands, in one line: turns, tokens, money, time, and what is running.
     pub fn status_line(&self, elapsed_ms: u64) -> String {
         let root = self.root.as_ref().and_then(|root| self.threads.get(root));
         let of_limit = |limit: Option<String>| limit.map(|limit| format!("/{limit}")).unwrap_or_default();

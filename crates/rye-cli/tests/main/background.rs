@@ -147,10 +147,10 @@ fn killed_starter_has_started_its_thread() {
     let model = hang_first(1);
     let first = start_in_background(&user, &model);
     model.wait_for_requests(1);
-    // It hears nobody any more: what is asked of it now is never answered.
+    // It is stopped: what is asked of it now is never answered.
     signal("-STOP", processes(&user)[0]);
     let mut starter = spawn_with_model(&user, &model, &["run", "team/ask", "--async"]);
-    assert!(eventually(|| threads(&user).len() == 2), "it is there before anybody runs it");
+    assert!(eventually(|| threads(&user).len() == 2), "it is there before any process runs it");
     starter.kill().expect("killed");
     starter.wait().expect("an end");
     kill_daemon(&user);
@@ -219,7 +219,7 @@ fn send_raw(user: &User, bytes: &[u8]) -> String {
     });
     let socket = socket.last().expect("a socket");
     let mut stream = lillux::socket::connect(&folder, &socket).expect("connected");
-    // It may have refused already what goes on too long.
+    // It may have refused already what takes too long.
     let _ = stream.write_all(bytes);
     let _ = stream.shutdown(std::net::Shutdown::Write);
     let mut answer = String::new();
@@ -323,7 +323,7 @@ fn daemon_resumes_other_projects_unless_disabled() {
         let id = start_in_background(&user, &model);
         model.wait_for_requests(1);
         kill_daemon(&user);
-        // Somebody starts something elsewhere.
+        // A user starts something elsewhere.
         let other = user.context.home().join("other");
         std::fs::create_dir_all(&other).expect("a folder");
         run(user.command().current_dir(&other).args(["init"]));
@@ -372,7 +372,7 @@ fn server_leaves_no_zombie_process() {
     let answer = client.call("rye_execute", order);
     let process = PathBuf::from(format!("/proc/{}", answer["data"]["pid"]));
     assert!(process.exists(), "{answer}");
-    assert!(eventually(|| !process.exists()), "it ends, and whoever started it collects it");
+    assert!(eventually(|| !process.exists()), "it ends, and its parent collects it");
     client.close();
 }
 

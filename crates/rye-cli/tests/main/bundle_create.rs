@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::support::{User, copy_file, copy_tree, run, snapshot, text};
 
-/// Somebody whose project has a tool, a directive, a knowledge entry and an asset in `team`, all signed.
+/// A user whose project has a tool, a directive, a knowledge entry and an asset in `team`, all signed.
 fn author() -> User {
     let user = User::initialized();
     user.write("tools/team/x.py", rye_test::tool("team", "Bundled x"));
@@ -83,7 +83,7 @@ fn bundle_contains_items_assets_and_signer() {
     );
     assert_eq!((&report["signer"]["fingerprint"], &report["approved"]), (&json!(key), &json!(true)));
 
-    // To somebody who does not know the maker it is whole, and a stranger's.
+    // To a user who does not know the maker it is whole, and a stranger's.
     let other = User::initialized();
     let report = other.data(["bundle", "verify", folder.to_str().expect("text")]);
     assert_eq!((&report["status"], &report["approved"]), (&json!("verified"), &json!(false)));
@@ -255,7 +255,7 @@ fn untrusted_items_are_not_packed() {
     std::os::unix::fs::symlink("team", user.project().join(".ai/tools/linked")).expect("linked");
     let linked = ["bundle", "create", "gifts", "--version", "1.2.3", "--category", "linked"];
     user.assert_refused(linked, 4, "RYE0605");
-    // Signing is no way around what was changed or is a stranger's, and then nothing at all is signed.
+    // Signing is not a way around what was changed or is a stranger's, and then nothing at all is signed.
     let error = user.assert_refused([&CREATE[..], &["--sign"]].concat(), 4, "RYE0605");
     assert_eq!(error["unfit"].as_array().map(Vec::len), Some(5));
 }

@@ -181,7 +181,7 @@ fn manifest_by_another_key_is_ignored() {
     let row = bundle_row(&user);
     assert_eq!(row["standing"], "not approved");
     assert!(text(&row["note"]).contains("not signed by the key you approved"), "{row}");
-    // The report is on the manifest, and it does not hold.
+    // The report is on the manifest, and it is not valid.
     let error = user.assert_refused(["bundle", "verify", "gifts"], 4, "RYE0603");
     assert_eq!(error["data"]["manifest_valid"], false);
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::support::{User, copy_file, copy_tree, rows, run, text};
 
-/// Somebody's bundle: a folder with signed items and the identity document of its signer.
+/// A user's bundle: a folder with signed items and the identity document of its signer.
 struct Bundle {
     author: User,
     folder: PathBuf,
@@ -120,7 +120,7 @@ fn an_approval_is_pinned_to_one_key() {
     let bundle = Bundle::new();
     let user = bundle.user("");
     user.ok(["bundle", "trust", "gifts"]);
-    // The folder is replaced by somebody else's, under the same name.
+    // The folder is replaced by another user's, under the same name.
     let other = Bundle::new();
     fs::remove_dir_all(&bundle.folder).expect("removed");
     copy_tree(&other.folder, &bundle.folder);

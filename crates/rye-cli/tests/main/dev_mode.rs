@@ -41,7 +41,7 @@ fn dev_mode_needs_an_approved_listed_project() {
     // Approved, not listed.
     user.ok(["trust", "."]);
     assert_ignored(&user);
-    // Listed in a file nobody signed.
+    // Listed in a file no one signed.
     list_project(&user);
     assert_ignored(&user);
     // Listed in signed config, but not approved.
@@ -151,7 +151,7 @@ fn edited_tool_runs_despite_its_pin() {
     assert_eq!(run.json()["data"]["greeting"], "Hi, world!");
     assert!(run.json()["warnings"].to_string().contains("doesn't match its lockfile"), "{run}");
     with_dev_mode(&user, &["execute", "team/greet", "--locked", "--json"]).error(8, "RYE0501");
-    // The pin itself is as it was: without development mode the edit does not run.
+    // The pin itself is unchanged: without development mode the edit does not run.
     user.assert_refused(["execute", "team/greet"], 4, "RYE0402");
     user.ok(["sign", "team/greet"]);
     assert_eq!(user.data(["execute", "team/greet"])["greeting"], "Hi, world!");

@@ -18,7 +18,7 @@ fn collect_files(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The project of an example, as somebody has it who copied it and signed what is in it.
+/// The project of an example, as a user has it who copied it and signed what is in it.
 fn example(name: &str) -> User {
     let user = User::initialized();
     let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(name);

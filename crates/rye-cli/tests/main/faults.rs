@@ -1,4 +1,4 @@
-//! When things go wrong half-way: several writers, no room, no permission. A file is whole or as it was.
+//! When things go wrong half-way: several writers, no room, no permission. A file is whole or unchanged.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};

@@ -86,7 +86,7 @@ fn project_config_stays_in_the_project() {
     );
     for is_signed in [false, true] {
         if is_signed {
-            // By the stranger, whose key does not count here.
+            // By the stranger, whose key is not trusted here.
             for file in ["config/config.yaml", "config/agent/agent.yaml"] {
                 copy_file(
                     &user.project().join(".ai").join(file),

@@ -1,4 +1,4 @@
-//! The search index: lost, damaged, replaced or locked, it is made anew and never an error.
+//! The search index: lost, damaged, replaced or locked, it is rebuilt and never an error.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::install::{BundleAuthor, install, installed_files};
 use crate::support::{User, copy_tree, text};
 
-/// The words of an installation by somebody who agrees to everything.
+/// The words of an installation by a user who agrees to everything.
 fn install_arguments(source: &Path, maker: &BundleAuthor) -> Vec<String> {
     let source = source.to_str().expect("text").to_owned();
     vec!["install".to_owned(), source, "--trust".to_owned(), maker.fingerprint(), "--yes".to_owned()]
@@ -71,7 +71,7 @@ fn a_bundle_that_was_changed_is_not_installed() {
 fn bundle_signed_by_unlisted_key_is_refused() {
     let (maker, other_user) = (BundleAuthor::new(), BundleAuthor::new());
     let made = maker.create("1.0.0");
-    // Somebody else signs the manifest, and ships no document.
+    // Another user signs the manifest, and ships no document.
     change_and_resign(&other_user, &made, |body| format!("{body}\n"));
     let user = User::initialized();
     user.assert_refused(install_arguments(&made, &maker), 4, "RYE0603");
@@ -177,7 +177,7 @@ fn archive_path_escapes_are_refused() {
     assert!(cache.iter().all(|name| !name.to_string_lossy().starts_with("install-")), "{cache:?}");
 }
 
-/// A project somebody else made, with a bundle they say is installed in it.
+/// A project another user made, with a bundle they say is installed in it.
 fn cloned_project() -> (BundleAuthor, User) {
     let (maker, user) = (BundleAuthor::new(), User::initialized());
     install(&user, &maker.create("1.0.0"), &maker, &[]);

@@ -1,5 +1,5 @@
-//! Installations that fail half-way, and several at once: the space is as it was or as it should be, never between.
-//! What happens when the process is killed at any of its steps is told by the tests of `rye-bundle` and, of the whole
+//! Installations that fail half-way, and several at once: the space is unchanged or complete, never between.
+//! What happens when the process is killed at any of its steps is reported by the tests of `rye-bundle` and, of the whole
 //! program, by `scripts/check-install-faults`.
 
 use std::fs;

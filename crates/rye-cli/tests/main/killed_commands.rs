@@ -1,16 +1,16 @@
-//! The end of `rye` in the middle of a run: nothing goes on, nothing is half written, nothing piles up.
+//! The end of `rye` in the middle of a run: nothing continues, nothing is half written, nothing piles up.
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
-use std::time::Duration;
 
 use serde_json::json;
 
 use crate::support::{Snapshot, User, snapshot};
 use crate::tool_support::{
-    RYE, assert_no_processes, eventually, execute, processes_with, write_function, write_signed_tool,
+    RYE, assert_no_processes, eventually, execute, processes_with, wait_for_io, write_function,
+    write_signed_tool,
 };
 
 /// A tool that has a child in a session of its own, says that it has begun, and waits.
@@ -27,6 +27,9 @@ if os.fork() == 0:
     time.sleep(600)
 time.sleep(600)
 "#;
+
+/// How many reads and writes later each kill comes.
+const CALLS_PER_ROUND: u64 = 12;
 
 /// Starts `rye execute team/<name>` with a temporary folder of the world's own.
 fn start(user: &User, name: &str) -> Child {
@@ -101,7 +104,7 @@ fn next_run_removes_leftovers() {
         child.wait().expect("collected");
         assert_no_processes(&marker(&user));
     }
-    // Somebody else's folder and a file of that name are left alone.
+    // Another user's folder and a file of that name are left alone.
     fs::create_dir(temporary_dir(&user).join("others")).expect("a folder");
     fs::write(temporary_dir(&user).join("rye-run-file"), "x").expect("a file");
     assert!(start(&user, "quick").wait().expect("ended").success());
@@ -142,14 +145,14 @@ fn kill_never_leaves_a_partial_lockfile() {
     user.ok(["sign", "tool", "team/*"]);
     for round in 0..24_u64 {
         let mut child = start(&user, &format!("tool{round}"));
-        std::thread::sleep(Duration::from_millis(round * 15));
+        wait_for_io(&mut child, round * CALLS_PER_ROUND);
         child.kill().expect("killed");
         child.wait().expect("collected");
     }
     assert_no_processes(&marker(&user));
     for path in lockfiles(&user) {
         let name = path.file_name().expect("a name").to_string_lossy().into_owned();
-        // What a killed writer had begun has another name, which nobody reads.
+        // What a killed writer had begun has another name, which no one reads.
         if name.ends_with(".lock.json") {
             let text = fs::read(&path).expect("a lockfile");
             serde_json::from_slice::<serde_json::Value>(&text)

@@ -49,7 +49,7 @@ fn lockfiles(user: &User) -> Vec<PathBuf> {
     files.filter(|path| path.is_file()).collect()
 }
 
-/// The refusal of a run because of a lockfile, which changes nothing and says how to go on.
+/// The refusal of a run because of a lockfile, which changes nothing and says how to continue.
 fn execute_refused(user: &User) -> Value {
     user.assert_refused(["execute", "team/deploy"], 8, "RYE0501")
 }
@@ -145,7 +145,7 @@ fn shadowing_runtime_is_refused() {
     let shadow = write_signed_tool(&user, "team/shell", "yaml", &runtime("Runs"));
     let refusal = execute_refused(&user);
     assert_eq!((&refusal["element"], &refusal["found"]), (&json!("team/shell"), &json!("project")));
-    // Nobody signed it: that is told first.
+    // No one signed it: that is reported first.
     fs::write(&shadow, runtime("Runs")).expect("unsigned");
     user.assert_refused(["execute", "team/deploy"], 4, "RYE0401");
     fs::remove_file(shadow).expect("removed");

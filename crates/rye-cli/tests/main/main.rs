@@ -43,6 +43,7 @@ mod init;
 mod install;
 mod install_attacks;
 mod install_faults;
+mod install_upgrades;
 mod item_programs;
 mod join;
 mod key_encryption;

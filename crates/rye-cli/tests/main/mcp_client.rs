@@ -62,7 +62,7 @@ impl Client {
         client
     }
 
-    /// A server, and a client that has said nothing yet.
+    /// A server, and a client that has sent nothing yet.
     pub fn spawn(user: &User, environment: &[(&str, &str)]) -> Self {
         let mut command = user.program(RYE);
         command.arg("mcp").envs(environment.iter().copied());
@@ -129,7 +129,7 @@ impl Client {
         match (id, message.get("method").and_then(Value::as_str)) {
             (Some(_), Some("elicitation/create")) => {
                 self.questions.push(message["params"].clone());
-                let result = self.consent.clone().expect("nobody is there to be asked");
+                let result = self.consent.clone().expect("a prepared consent");
                 self.send(&json!({"jsonrpc": "2.0", "id": message["id"], "result": result}));
             }
             (Some(id), None) => {

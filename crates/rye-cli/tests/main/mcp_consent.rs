@@ -1,4 +1,4 @@
-//! What agents may do only with somebody's consent: signing, and trusting a key.
+//! What agents may do only with a user's consent: signing, and trusting a key.
 
 use serde_json::{Value, json};
 
@@ -304,7 +304,7 @@ fn newer_protocol_elicits_by_retry() {
         (refused["isError"].as_bool(), &refused["structuredContent"]["code"]),
         (Some(true), &json!("RYE1002"))
     );
-    // A yes to something else is no yes.
+    // A yes to something else is not a yes.
     let other = json!({"inputResponses": {"consent": consent()}, "requestState": "0".repeat(64)});
     assert_eq!(client.request("tools/call", call(other))["resultType"], "input_required");
     let agreed = json!({"inputResponses": {"consent": consent()}, "requestState": state});

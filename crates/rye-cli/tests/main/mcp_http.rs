@@ -379,7 +379,7 @@ fn a_public_address_needs_an_acknowledgement() {
         user.assert_refused(["mcp", "--http", address], 2, "RYE1003");
     }
     user.assert_refused(["mcp", "--http", "example.com:80"], 2, "RYE0104");
-    // An address of nobody: told, it tries.
+    // An address of no one: told, it tries.
     let tried = run(user.command().args(["--json", "mcp", "--http", "192.0.2.1:1", "--behind-tls"]));
     tried.error(1, "RYE1006");
 }

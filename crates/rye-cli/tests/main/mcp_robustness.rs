@@ -155,7 +155,7 @@ fn pending_calls_finish_after_input_closes() {
 #[test]
 fn long_run_reports_progress() {
     let user = User::initialized();
-    // It ends when it is told to, however long that takes.
+    // It ends when it is asked to, however long that takes.
     let body = "import os, time\nwhile not os.path.exists('enough'):\n    time.sleep(0.01)\nreturn 1";
     write_function(&user, "slow", body);
     let mut client = Client::connect(&user);

@@ -1,4 +1,4 @@
-//! `rye mcp` from outside: what a client gets is what the command line gives, and nobody vouched for is refused.
+//! `rye mcp` from outside: what a client gets is what the command line gives, and no one vouched for is refused.
 
 use serde_json::{Value, json};
 

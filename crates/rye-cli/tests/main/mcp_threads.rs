@@ -63,6 +63,48 @@ fn thread_directive_works_for_an_mcp_client() {
     }
 }
 
+/// A client of a project whose model answers `answer` once the gate is open.
+fn client_with_model(user: &User, gate: &Gate, answer: &str) -> (FakeModel, Client) {
+    let (pending, answer) = (gate.clone(), answer.to_owned());
+    let model = FakeModel::start(move |_| FakeReply::text(&answer).with_gate(&pending));
+    let environment =
+        [("OPENAI_API_KEY", "sk-of-a-test-0123456789"), ("OPENAI_BASE_URL", &*format!("{}/v1", model.url()))];
+    let client = Client::connect_with(user, &environment, json!({}));
+    (model, client)
+}
+
+#[test]
+fn waiting_reports_progress_and_gives_the_whole_result() {
+    let user = User::initialized();
+    write_directive(&user, "slow", FILES, "", "Take your time.");
+    let (gate, answer) = (Gate::closed(), "a long answer. ".repeat(400));
+    let (_model, mut client) = client_with_model(&user, &gate, &answer);
+    let started = client.call(
+        "rye_execute",
+        tool(THREAD_DIRECTIVE, json!({"directive_name": "team/slow", "async_exec": true})),
+    );
+    let id = text(&started["data"]["thread_id"]);
+    let wait = tool(ORCHESTRATOR, json!({"operation": "wait_threads", "thread_ids": [id], "timeout": 60}));
+    let call = json!({"name": "rye_execute", "arguments": wait, "_meta": {"progressToken": "w"}});
+    let request = client.send_request("tools/call", call);
+    let is_progress = |message: &&Value| message["method"] == "notifications/progress";
+    while client.notifications.iter().filter(is_progress).count() < 2 {
+        assert!(client.handle_next(), "the server ended");
+    }
+    gate.open();
+    let waited = client.wait_for_response(request)["result"]["structuredContent"]["data"].clone();
+    assert_eq!(waited["results"][&id]["status"], "completed", "{waited}");
+    let read = client.request("resources/read", json!({"uri": format!("rye://threads/{id}")}));
+    let resource: Value = serde_json::from_str(&text(&read["contents"][0]["text"])).expect("JSON");
+    let mut shown = user.data(["thread", "show", &id]);
+    assert_eq!((&resource["result"], &shown["result_truncated"]), (&json!(answer), &json!(true)));
+    // It is what `thread show` says, but for the result's length.
+    let fields = shown.as_object_mut().expect("an object");
+    fields.insert("result".to_owned(), resource["result"].clone());
+    fields.remove("result_truncated");
+    assert_eq!(resource, shown);
+}
+
 #[test]
 fn client_cancels_a_thread_by_id() {
     let user = User::initialized();

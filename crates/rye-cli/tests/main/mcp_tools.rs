@@ -145,7 +145,7 @@ fn unsigned_or_changed_server_is_not_started() {
     std::fs::write(&path, signed.replace("command: python3", "command: sh")).expect("changed");
     user.assert_refused(["execute", "rye/mcp/discover", "server=fake"], 4, "RYE0402");
     user.assert_refused(["execute", "rye/mcp/discover", "server=none"], 3, "RYE0201");
-    // A tool is no server.
+    // A tool is not a server.
     user.assert_refused(["execute", "rye/mcp/discover", "server=examples/hello"], 9, "RYE0315");
 }
 
@@ -161,7 +161,7 @@ fn changed_tools_are_refused_until_accepted() {
     assert!(text(&refused["error"]).contains("tool `add` has another description"), "{refused}");
     assert!(text(&refused["error"]).contains("action=accept server=mcp/servers/fake"), "{refused}");
 
-    // A file that a test reads is nobody who could accept it.
+    // A file that a test reads cannot accept it.
     user.write(
         "tests/accept.test.yaml",
         "tool: rye/mcp/manager\ntests:\n  - name: accepts\n    params: {action: accept, server: fake}\n",

@@ -307,7 +307,7 @@ fn closed_pipe_is_not_an_error() {
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!((output.status.code(), stderr.as_ref()), (Some(0), ""), "{line}");
     }
-    // Nobody reads errors either.
+    // No one reads errors either.
     let mut command = user.program("bash");
     let script = format!("exec 2>&-; {} load tool no/such", env!("CARGO_BIN_EXE_rye"));
     let status = command.arg("-c").arg(script).stdin(Stdio::null()).status().expect("bash");

@@ -274,7 +274,7 @@ fn unapproved_project_cannot_choose_packages() {
     packages.build_wheel("1.0", "INSIDE = 'a book'\n");
     packages.write_tool(r#"["gift"]"#);
     assert_eq!(packages.execute_value(), "a book");
-    // The same pins as the team's, but for one more package, in a project nobody approved.
+    // The same pins as the team's, but for one more package, in a project no one approved.
     let lockfile = fs::read_to_string(packages.lockfile()).expect("a lockfile");
     let more = lockfile.replace("\"dependencies\": [", r#""dependencies": [{"name": "evil", "version": "1", "integrity": "sha256:0000000000000000000000000000000000000000000000000000000000000000"},"#);
     assert_ne!(more, lockfile);

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::support::{User, copy_file, copy_tree, text};
 
-/// A package in a virtual environment, made by somebody else.
+/// A package in a virtual environment, made by another user.
 struct Package {
     author: User,
     environment: PathBuf,

@@ -14,7 +14,7 @@ pub mod fake;
 
 use fake::{FakeRegistry, response};
 
-/// Somebody who has made a bundle: its folder, in the project.
+/// A user who has made a bundle: its folder, in the project.
 fn user_with_bundle() -> (User, String) {
     let user = User::initialized();
     user.signed_tool("hello", "Says hello");
@@ -97,7 +97,7 @@ fn invalid_bundle_is_not_pushed_or_pulled() {
     let before = registry.requests().len();
     user.assert_refused(["bundle", "push", &bundle, &reference(&registry, "team/tools:2")], 4, "RYE0603");
     assert_eq!(registry.requests().len(), before);
-    // Somebody with access to the registry swaps the archive for one that they made.
+    // A user with access to the registry swaps the archive for one that they made.
     let other = User::initialized();
     other.signed_tool("hello", "Says something else");
     other.ok(["bundle", "create", "team-tools", "--version", "1.0.0", "--category", "team"]);

@@ -126,7 +126,7 @@ fn python_exit_handlers_run() {
     let user = User::initialized();
     let open = "global kept\nkept = open('kept.txt', 'w')\nkept.write('whole')";
     let source = "import atexit\natexit.register(lambda: open('asked.txt', 'w').write('called'))";
-    let thread = "import threading, time\ndef late():\n    time.sleep(0.2)\n    with open('late.txt', 'w') as file:\n        file.write('joined')\nthreading.Thread(target=late).start()";
+    let thread = "import threading\ndef late():\n    threading.main_thread().join()\n    with open('late.txt', 'w') as file:\n        file.write('joined')\nthreading.Thread(target=late).start()";
     for (name, file, output, body) in [
         ("open", "kept.txt", "whole", open),
         ("asked", "asked.txt", "called", source),

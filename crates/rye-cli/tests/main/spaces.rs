@@ -257,7 +257,7 @@ fn refused_item_does_not_fall_back() {
     user.write_user("tools/team/both.py", rye_test::tool("team", "Good"));
     user.ok(["sign", "tool", "team/both"]);
     user.ok(["load", "tool", "team/both"]);
-    user.write("tools/team/both.py", rye_test::tool("team", "Nobody signed this"));
+    user.write("tools/team/both.py", rye_test::tool("team", "No one signed this"));
     user.assert_refused(["load", "tool", "team/both"], 4, "RYE0401");
     user.ok(["load", "tool", "team/both", "--from", "user"]);
 }

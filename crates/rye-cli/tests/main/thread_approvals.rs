@@ -155,7 +155,7 @@ fn wait_supports_any_and_quorum() {
     model.wait_for_abandoned(1);
 }
 
-/// A tool that does not listen to anybody and goes on for long, under a name of its own; and a directive that uses it.
+/// A tool that does not listen to any process and continues for long, under a name of its own; and a directive that uses it.
 fn write_stubborn_tool(user: &User, marker: &str) {
     write_shell_tool(user, "stubborn", "", &format!("trap '' TERM INT\nexec sleep {marker}"));
     let may = "<permissions><execute><tool>team.*</tool></execute></permissions>";

@@ -37,6 +37,30 @@ fn removed_secrets_are_recorded_with_their_names() {
     assert_eq!(user.data(["thread", "verify", &newest_thread(&user)])["valid"], 1);
 }
 
+#[test]
+fn secrets_of_inputs_are_recorded() {
+    let user = User::initialized();
+    let inputs = "<inputs><input name=\"note\" type=\"string\" required=\"true\">A note</input>\n<input name=\"doc\" type=\"file\">A file</input></inputs>";
+    write_directive(&user, "ask", FILES, inputs, "Read {input:note}.");
+    fs::write(user.project().join("doc.txt"), "the key is battery staple horse").expect("written");
+    let model = FakeModel::start(|_| FakeReply::text("I have read it."));
+    let mut command = command_with_model(&user, &model);
+    command.env("DB_PASSWORD", "correct horse battery").env("DOC_SECRET", "battery staple horse");
+    let run = run(command.args(["run", "team/ask", "note=say correct horse battery", "doc=@doc.txt"]));
+    assert_eq!(run.exit, 0, "{run}");
+    let expected = json!({"count": 2, "names": ["DB_PASSWORD", "DOC_SECRET"]});
+    assert_eq!(payloads(&user, "content_redacted"), [expected]);
+    let started = fs::read_to_string(
+        user.project().join(format!(".ai/threads/{}/transcript.jsonl", newest_thread(&user))),
+    )
+    .expect("a transcript");
+    let names: Vec<Value> =
+        json_lines(&started).into_iter().map(|event| event["event_type"].clone()).collect();
+    assert_eq!(names[..2], [json!("thread_started"), json!("content_redacted")]);
+    assert!(!started.contains("correct horse"), "{started}");
+    assert_eq!(user.data(["thread", "verify", &newest_thread(&user)])["valid"], 1);
+}
+
 fn json_lines(text: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}"))).collect()
 }

@@ -3,6 +3,7 @@
 use rye_test::fake_model::{FakeModel, FakeReply};
 use serde_json::{Value, json};
 
+use crate::mcp_client::Client;
 use crate::support::{User, run, text};
 use crate::thread_approvals::write_gate;
 use crate::thread_run::{command_with_model, newest_thread, write_directive, write_note_directive};
@@ -50,6 +51,18 @@ fn command_hears_of_completed_thread() {
     assert_eq!(run(user.command().args(["thread", "notify", &id])).exit, 0);
     let again = crate::thread_notifications::received(&user);
     assert_eq!(again[1]["id"], again[0]["id"], "the id tells a repeated notification");
+}
+
+#[test]
+fn threads_of_mcp_clients_are_reported() {
+    let user = User::initialized();
+    write_note_directive(&user);
+    write_config(&user, &format!("notifications:\n  - {{id: desk, on: [completed], command: {TELL}}}\n"));
+    let mut client = Client::connect(&user);
+    let fork = json!({"item_type": "directive", "item_id": "team/note", "thread": "fork"});
+    let done = client.call("rye_execute", fork);
+    assert!(eventually(|| received(&user).len() == 1), "{done}");
+    assert_eq!(received(&user)[0]["thread_id"], done["data"]["thread_id"], "{done}");
 }
 
 #[test]

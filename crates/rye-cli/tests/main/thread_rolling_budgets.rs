@@ -3,6 +3,7 @@
 use rye_test::fake_model::{FakeModel, FakeReply};
 use serde_json::{Value, json};
 
+use crate::mcp_client::Client;
 use crate::support::{User, run, text};
 use crate::thread_run::{command_with_model, threads, write_directive};
 
@@ -57,6 +58,27 @@ fn day_budget_suspends_and_raise_resumes() {
     let resumed = run(command_with_model(&user, &model).args(["thread", "resume", &id]));
     assert_eq!(resumed.exit, 0, "{resumed}");
     assert_eq!(budgets(&user)[0]["used"], json!(0.03));
+}
+
+#[test]
+fn day_budget_holds_for_mcp_clients() {
+    let user = User::initialized();
+    write_directive(&user, "work", "", "", "Do it.");
+    let model = model();
+    sign_user_budgets(&user, "user: {day: 0.02}\n");
+    let environment =
+        [("OPENAI_API_KEY", "sk-of-a-test-0123456789"), ("OPENAI_BASE_URL", &*format!("{}/v1", model.url()))];
+    let mut client = Client::connect_with(&user, &environment, json!({}));
+    let work =
+        json!({"item_type": "directive", "item_id": "team/work", "thread": "fork", "model": "gpt-4.1"});
+    for _ in 0..2 {
+        assert_eq!(client.call("rye_execute", work.clone())["data"]["status"], "completed");
+    }
+    let (stopped, is_error) = client.call_outcome("rye_execute", work);
+    let row = threads(&user)[0].clone();
+    assert!(is_error, "{stopped}");
+    assert_eq!((&row["status"], &row["reason"]), (&json!("suspended"), &json!("budget")), "{row}");
+    assert!(stopped.to_string().contains(&text(&row["thread_id"])), "{stopped}");
 }
 
 #[test]

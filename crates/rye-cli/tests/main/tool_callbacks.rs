@@ -400,16 +400,16 @@ fn cancel_ends_tool_and_awaited_child() {
     assert_eq!(output_of(&user, "outer"), "");
 }
 
-/// Speaks to the door itself, with the right token and the wrong words.
+/// Writes to the callback channel itself, with the right token and the wrong words.
 const HOSTILE_CLIENT: &str = r#"
 import json, os, socket, struct
 token = os.pread(int(os.environ['RYE_TOKEN_FD']), 4096, 0)
-door = socket.socket(fileno=os.dup(int(os.environ['RYE_DOOR_FD'])))
-def knock(words, fds):
-    socket.send_fds(door, [words], fds)
+channel = socket.socket(fileno=os.dup(int(os.environ['RYE_DOOR_FD'])))
+def connect(words, fds):
+    socket.send_fds(channel, [words], fds)
 def visit():
     own, other = socket.socketpair()
-    knock(token, [other.fileno()])
+    connect(token, [other.fileno()])
     other.close()
     own.settimeout(60)
     return own
@@ -422,8 +422,8 @@ def ask(own, value):
     while len(body) < size: body += own.recv(size - len(body))
     return json.loads(body).get('code') or json.loads(body)['status']
 null = os.open('/dev/null', os.O_RDONLY)
-for fds in [[], [null], [null, null, null]]: knock(token, fds)
-knock(b'x' * 100, [null])
+for fds in [[], [null], [null, null, null]]: connect(token, fds)
+connect(b'x' * 100, [null])
 for raw in [b'\xff\xff\xff\xff', b'\0\0', b'\0\0\0\7{']:
     own = visit(); own.sendall(raw); own.shutdown(socket.SHUT_WR); print('raw', own.recv(10))
 for bad in [b'nonsense', b'[' * 5000]: print('bad', ask(visit(), bad))

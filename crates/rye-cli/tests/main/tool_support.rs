@@ -122,3 +122,20 @@ pub fn eventually(mut condition: impl FnMut() -> bool) -> bool {
 pub fn assert_no_processes(marker: &str) {
     assert!(eventually(|| processes_with(marker).is_empty()), "left: {:?}", processes_with(marker));
 }
+
+/// Waits until a process has made so many reads and writes, or has ended. They are moments of its life that do not depend on
+/// how fast the machine is.
+pub fn wait_for_io(child: &mut std::process::Child, calls: u64) {
+    let path = format!("/proc/{}/io", child.id());
+    let count = || -> Option<u64> {
+        let text = fs::read_to_string(&path).ok()?;
+        let value =
+            |name: &str| text.lines().find_map(|line| line.strip_prefix(name))?.trim().parse::<u64>().ok();
+        Some(value("syscr:")? + value("syscw:")?)
+    };
+    // What cannot be read belongs to a process that has ended.
+    while count().is_some_and(|count| count < calls) && child.try_wait().is_ok_and(|status| status.is_none())
+    {
+        std::thread::yield_now();
+    }
+}

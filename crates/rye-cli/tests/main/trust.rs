@@ -271,7 +271,7 @@ fn project_approval_can_be_revoked() {
         (&json!(false), &json!(true), &json!(user.project().to_str()))
     );
     assert_eq!(user.data(["trust", "--revoke"])["changed"], false);
-    // Nobody can be asked here: the folder is named, or `--yes` is said.
+    // No one can be asked here: the folder is named, or `--yes` is said.
     user.assert_refused(["trust"], 2, "RYE0105");
     let run = user.ok(["trust", "--yes"]);
     assert!(run.stdout.contains("approved"), "{run}");
@@ -304,7 +304,7 @@ fn tampered_approval_is_ignored_and_reported() {
     user.assert_refused(["trust", "."], 4, "RYE0419");
     user.assert_refused(["trust", "--revoke"], 4, "RYE0419");
 
-    // The same record, signed by somebody the user does not trust.
+    // The same record, signed by a user the user does not trust.
     let other_user = User::initialized();
     let forged = signed.split_once('\n').expect("a signature line").1;
     fs::write(&record, forged).expect("written");

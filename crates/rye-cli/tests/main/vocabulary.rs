@@ -1,6 +1,8 @@
 //! Names and texts stay with the words of STYLE.md: these tests parse every source of the workspace and have no
 //! exceptions list.
 
+mod words;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,101 +11,7 @@ use std::sync::LazyLock;
 use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 use syn::visit::{self, Visit};
 
-/// Words that may not be a whole segment of a name of ours.
-const BANNED_SEGMENTS: &[&str] = &[
-    "anew",
-    "argue",
-    "believable",
-    "bell",
-    "birth",
-    "bond",
-    "bringer",
-    "chore",
-    "complaint",
-    "den",
-    "desk",
-    "disbelief",
-    "doing",
-    "door",
-    "doors",
-    "doorway",
-    "ear",
-    "errand",
-    "errands",
-    "folk",
-    "forgiveness",
-    "heard",
-    "keeper",
-    "knock",
-    "knocks",
-    "laid",
-    "luck",
-    "manner",
-    "mend",
-    "mended",
-    "nobody",
-    "nonsense",
-    "outstanding",
-    "patience",
-    "pen",
-    "rival",
-    "rivals",
-    "scarce",
-    "shelf",
-    "shelves",
-    "shortage",
-    "somebody",
-    "someone",
-    "spoke",
-    "stir",
-    "surround",
-    "surroundings",
-    "talk",
-    "telling",
-    "told",
-    "trouble",
-    "unfit",
-    "visitors",
-    "voice",
-    "vouch",
-    "whoever",
-    "whom",
-    "wish",
-    "wishes",
-    "woken",
-    "workshop",
-];
-
-/// Phrases that may not stand in a text of three words or more.
-const BANNED_PHRASES: &[&str] = &[
-    "anew",
-    "anybody",
-    "by now",
-    "does not count",
-    "does not hold",
-    "goes on",
-    "is asked under",
-    "is told",
-    "knock",
-    "knocks",
-    "mend",
-    "mends",
-    "nobody",
-    "not believed",
-    "once more",
-    "put aside",
-    "said nothing",
-    "set aside",
-    "somebody",
-    "whoever",
-];
-
-/// Segments that a constant may not begin or end with, because `MAX_` and `MIN_` say it.
-const BANNED_BOUNDS: &[&str] =
-    &["most", "least", "largest", "longest", "deepest", "smallest", "biggest", "highest", "shortest"];
-
-/// Public type names that each crate may have for itself.
-const PER_CRATE_TYPES: &[&str] = &["Error", "Result"];
+use words::{BANNED_BOUNDS, BANNED_PHRASES, BANNED_SEGMENTS, COMPARISONS, PER_CRATE_TYPES};
 
 const MIN_TEXT_WORDS: usize = 3;
 const MAX_TEST_NAME_WORDS: usize = 9;
@@ -120,6 +28,7 @@ struct SourceFacts {
     test_depth: usize,
     names: Vec<String>,
     texts: Vec<String>,
+    comments: Vec<String>,
     constants: Vec<String>,
     public_types: Vec<String>,
     tests: Vec<String>,
@@ -189,8 +98,52 @@ fn parse_source(root: &Path, path: &Path) -> SourceFacts {
     };
     let stem = path.file_stem().expect("a name").to_str().expect("UTF-8");
     facts.names.push(stem.to_owned());
+    facts.comments = comments_of(&text);
     facts.visit_file(&file);
     facts
+}
+
+/// The comments of a source, each with all its lines. A comment behind code is one of its own.
+fn comments_of(text: &str) -> Vec<String> {
+    let mut comments: Vec<String> = Vec::new();
+    let mut is_open = false;
+    for line in text.lines() {
+        let whole = line.trim_start().strip_prefix("//").map(|rest| rest.trim_start_matches(['/', '!']));
+        if let Some(rest) = whole {
+            match comments.last_mut().filter(|_| is_open) {
+                Some(comment) => {
+                    comment.push('\n');
+                    comment.push_str(rest.trim_start());
+                }
+                None => comments.push(rest.trim_start().to_owned()),
+            }
+            is_open = true;
+            continue;
+        }
+        is_open = false;
+        // Two slashes within a string have an odd number of quotes before them.
+        let behind = line.split_once(" // ").filter(|(code, _)| code.matches('"').count() % 2 == 0);
+        comments.extend(behind.map(|(_, comment)| comment.to_owned()));
+    }
+    comments
+}
+
+/// The banned phrases in a text.
+fn banned_phrases(text: &str) -> Vec<String> {
+    let spaced = words_of(text);
+    let has_phrase = |phrase: &&&str| spaced.contains(&format!(" {phrase} "));
+    let mut found: Vec<String> =
+        BANNED_PHRASES.iter().filter(has_phrase).map(|phrase| (*phrase).to_owned()).collect();
+    let words: Vec<&str> = spaced.split_whitespace().collect();
+    for (index, window) in words.windows(3).enumerate() {
+        if let [verb @ ("is" | "was"), "no", next] = window
+            && !COMPARISONS.contains(next)
+            && !(index > 0 && words[index - 1] == "there")
+        {
+            found.push(format!("{verb} no {next}"));
+        }
+    }
+    found
 }
 
 impl SourceFacts {
@@ -440,15 +393,61 @@ fn texts_have_no_banned_phrase() {
     let mut found = Vec::new();
     for facts in SOURCES.iter() {
         for text in &facts.texts {
-            let spaced = words_of(text);
-            for phrase in BANNED_PHRASES {
-                if spaced.contains(&format!(" {phrase} ")) {
-                    found.push(format!("{}: `{phrase}` in {text:?}", facts.locate(text)));
-                }
+            for phrase in banned_phrases(text) {
+                found.push(format!("{}: `{phrase}` in {text:?}", facts.locate(text)));
             }
         }
     }
     assert_none("write these texts as uv or cargo would", &found);
+}
+
+#[test]
+fn comments_have_no_banned_phrase() {
+    let mut found = Vec::new();
+    for facts in SOURCES.iter() {
+        for comment in &facts.comments {
+            let first = comment.lines().next().unwrap_or_default();
+            for phrase in banned_phrases(comment) {
+                found.push(format!("{}: `{phrase}` in {comment:?}", facts.locate(first)));
+            }
+        }
+    }
+    assert!(
+        SOURCES.iter().map(|facts| facts.comments.len()).sum::<usize>() > 5000,
+        "comments were not found"
+    );
+    assert_none("say these comments in one plain sentence", &found);
+}
+
+fn collect_files(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() { collect_files(&path, found) } else { found.push(path) }
+    }
+}
+
+#[test]
+fn bundles_have_no_banned_phrase() {
+    let root = workspace().canonicalize().expect("the workspace");
+    let mut files = Vec::new();
+    collect_files(&root.join("bundles"), &mut files);
+    let mut found = Vec::new();
+    for path in &files {
+        let Ok(text) = std::fs::read_to_string(path) else { continue };
+        for phrase in banned_phrases(&text) {
+            found.push(format!("{}: `{phrase}`", path.strip_prefix(&root).expect("below").display()));
+        }
+    }
+    assert!(files.len() > 100, "the bundles were not found");
+    assert_none("write the items of bundles as uv or cargo would", &found);
+}
+
+#[test]
+fn phrases_are_found_across_lines() {
+    let comments = comments_of("code(); // one\n/// what goes\n/// on\nlet a = \" // text\";\n");
+    assert_eq!(comments, ["one", "what goes\non"]);
+    assert_eq!(banned_phrases(&comments[1]), ["goes on"]);
+    assert_eq!(banned_phrases("There is no `x`, it is no longer here; `y` is no limit."), ["is no limit"]);
 }
 
 /// The words of a text in lower case, with one space around each.

@@ -1,6 +1,6 @@
 //! Lockfiles and rotated keys. A pin of a file that a tool may import is over all its bytes, the signature line included.
 //! When an author signs it again with a new key, only that line changes: the former lines are kept beside the hand-over, and
-//! with one of them in its place the file has its former digest again. That proves that nothing else changed, whoever wrote
+//! with one of them in its place the file has its former digest again. That proves that nothing else changed, the one that wrote
 //! the list.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -64,7 +64,7 @@ fn former_digests(engine: &Engine) -> BTreeMap<String, String> {
     digests
 }
 
-/// The file with another signature line; `None` if it has none, or the other is no signature line.
+/// The file with another signature line; `None` if it has none, or the other is not a signature line.
 fn with_line(bytes: &[u8], line: &str, format: &SignatureFormat) -> Option<Vec<u8>> {
     let layout = FileLayout::parse(bytes, format);
     layout.signature.as_ref()?;

@@ -1,5 +1,5 @@
 //! The system tier of the binary's own bundles: lockfiles made once per binary, read-only, in the cache beside the
-//! materialised bundles. They may be lost at any time and are made anew.
+//! materialised bundles. They may be lost at any time and are rebuilt.
 
 use std::path::{Path, PathBuf};
 

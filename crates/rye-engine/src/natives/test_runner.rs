@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use rye_exec::{NativeCall, NativeError, NativeTool};
 use rye_item::condition::Condition;
 use rye_item::{ItemId, ItemRef, ItemType, text, yaml};
+use rye_thread::envelope::ResultEnvelope;
 use serde_json::{Map, Value, json};
 
 use crate::engine::Engine;
@@ -164,20 +165,17 @@ impl TestRunner<'_> {
         };
         let response = match executed {
             Ok(response) => response.into_value(),
-            Err(error) => {
-                let mut object = error.details.as_ref().clone();
-                object.insert("status".to_owned(), json!("error"));
-                object.insert("error".to_owned(), json!(error.message));
-                object.insert("code".to_owned(), json!(error.code.as_str()));
-                Value::Object(object)
-            }
+            Err(error) => error.to_value(None),
         };
         let mut problems: Vec<String> =
             case.assertions.iter().filter_map(|assertion| assertion.problem(&response)).collect();
         // A case that asserts nothing asserts success.
-        let is_success = response.get("status") == Some(&json!("success"));
-        if !is_success && (case.assertions.is_empty() || !problems.is_empty()) {
-            let error = response.get("error").and_then(Value::as_str).unwrap_or("it failed");
+        let failure = match ResultEnvelope::parse(&response) {
+            ResultEnvelope::Success { .. } => None,
+            ResultEnvelope::Failure { error, .. } => Some(error),
+            ResultEnvelope::Plain(_) => Some("it failed"),
+        };
+        if let Some(error) = failure.filter(|_| case.assertions.is_empty() || !problems.is_empty()) {
             problems.push(text::one_line(error));
         }
         problems

@@ -238,7 +238,7 @@ impl ConfigChange {
     /// Writes the file and signs it. The caller has the user's consent where it is needed.
     ///
     /// # Errors
-    /// When it cannot be written or signed; the file is then as it was.
+    /// When it cannot be written or signed; the file is then unchanged.
     pub fn write(self, engine: &Engine) -> Result<ConfigSetResponse> {
         let response = ConfigSetResponse {
             setting: self.name.display(),

@@ -150,7 +150,7 @@ pub fn init_with_host(
             record_path(write_if_absent(&ai, &relative, text)?, &mut created, &mut existing);
         }
     }
-    // Opened anew: the key and its document count from here on.
+    // Opened again: the key and its document count from here on.
     let engine = open(&roots)?;
     if !is_user_space {
         for (item_type, id, extension, text) in &examples {
@@ -241,7 +241,7 @@ fn ignore_threads(ai: &Path) -> Result<(PathBuf, bool)> {
     let (old, _) = match file::read_beneath(ai, Path::new(".gitignore"), MAX_GITIGNORE_BYTES) {
         Ok(read) => read,
         Err(error) if error.is_absent() => return write_if_absent(ai, Path::new(".gitignore"), GIT_IGNORE),
-        // A link, or something that is no list of a person: theirs to look after.
+        // A link, or something that is not a list of a person: theirs to look after.
         Err(_) => return Ok((path, false)),
     };
     let mentions_threads = |line: &[u8]| {

@@ -42,7 +42,7 @@ pub struct KeyRow {
     /// The projects it is trusted in, if not everywhere.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub projects: Option<Vec<String>>,
-    /// Why it does not count, if it does not.
+    /// Why it is not trusted, if it is not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }

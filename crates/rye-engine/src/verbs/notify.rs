@@ -96,7 +96,7 @@ pub struct NotificationTarget {
     pub id: String,
     /// What it is about.
     pub events: Vec<NotificationEvent>,
-    /// Whether threads that others started are told of as well. What a person is asked is told in any case.
+    /// Whether threads that others started are told of as well. What a person is asked is reported in any case.
     pub includes_children: bool,
     timeout: Duration,
     method: NotificationMethod,

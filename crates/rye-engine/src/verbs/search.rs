@@ -109,7 +109,7 @@ pub fn search(
     let mut state = engine.search_state();
     let is_fresh = state.watcher.as_ref().is_some_and(|watcher| !watcher.take_dirty());
     if engine.is_warm() && !is_fresh {
-        // Anew each time: a folder that has just come is watched from now on. What stirs from here is compared next time.
+        // Again each time: a folder that has just come is watched from now on. What stirs from here is compared next time.
         state.watcher = SpaceWatcher::start(spaces).inspect(|watcher| {
             let _ = watcher.take_dirty();
         });

@@ -53,7 +53,7 @@ pub fn check(engine: &Engine, folder: &Path) -> Result<()> {
 /// Approves `folder`, or takes its approval back.
 ///
 /// # Errors
-/// When it is no folder, you have no key, or the record is damaged.
+/// When it is not a folder, you have no key, or the record is damaged.
 pub fn trust(engine: &Engine, folder: &Path, approve: bool) -> Result<TrustResponse> {
     if approve && !folder.is_dir() {
         return Err(Error::new(Code::PathNotFound, format!("`{}` is not a folder", folder.display()))

@@ -96,7 +96,7 @@ pub struct VerifyReport {
     pub tampered: usize,
     /// Signed for another place.
     pub misplaced: usize,
-    /// Signed by a key that does not count.
+    /// Signed by a key that is not trusted.
     pub untrusted: usize,
     /// Signed by a revoked key.
     pub revoked: usize,
@@ -260,7 +260,7 @@ fn verify_spaces(
         invalid_files.extend(walk.invalid_files);
         unreadable.extend(walk.unreadable);
         for entry in walk.entries {
-            // Identity documents are no items: `rye keys list` judges them.
+            // Identity documents are not items: `rye keys list` judges them.
             if entry.item.item_type == ItemType::Config && entry.item.id.is_within("keys") {
                 continue;
             }
@@ -280,7 +280,7 @@ fn verify_spaces(
 /// Verifies files by path.
 ///
 /// # Errors
-/// When a path is no item.
+/// When a path is not an item.
 pub fn verify_paths(
     engine: &Engine,
     paths: &[PathBuf],
@@ -318,7 +318,7 @@ fn verify_targets(
 /// The item and place of a file, which must lie in a space of this workspace.
 ///
 /// # Errors
-/// When the file does not exist or is no item.
+/// When the file does not exist or is not an item.
 pub fn item_at_path(engine: &Engine, path: &Path) -> Result<(ItemRef, CandidatePath)> {
     let path_text = path.display().to_string();
     if std::fs::symlink_metadata(path).is_err() {

@@ -75,7 +75,7 @@ fn edit(text: &str, path: &[String], value: &Value) -> Option<String> {
             lines.splice(at..end, [new_line]);
             return Some(joined(&lines));
         }
-        // A value on the line itself is no block to look into.
+        // A value on the line itself is not a block to look into.
         if !(rest.trim().is_empty() || rest.trim_start().starts_with('#')) {
             return None;
         }

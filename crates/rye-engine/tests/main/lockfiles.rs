@@ -160,8 +160,8 @@ fn scope_setting_chooses_the_lockfile_folder() {
 fn every_effective_lockfile_must_match() {
     let (world, engine) = fixture();
     record(&engine).expect("recorded");
-    write_signed(&world, &engine, "project", "x", &tool_text("changed by somebody"));
-    // Whoever changed the tool brings a fitting lockfile along.
+    write_signed(&world, &engine, "project", "x", &tool_text("changed by a user"));
+    // The one that changed the tool brings a fitting lockfile along.
     let own = |item: &ItemRef| resolve_tool(&engine, item);
     lock::update(&engine, &tool("team/x"), Some(SpaceTier::Project), &own).expect("made");
     assert!(matches!(&check(&engine), LockState::Mismatch(mismatch) if mismatch.scope == SpaceTier::User));
@@ -392,7 +392,7 @@ fn prune_removes_orphaned_lockfiles() {
     assert_eq!(states(&engine), []);
 }
 
-/// A chain of embedded items as somebody could resolve it.
+/// A chain of embedded items as a user could resolve it.
 fn system_chain(id: &str, bundle_version: &str, content: &str) -> ResolvedTool {
     let entry = |item_id: &str, content: &str| LockedElement {
         item_id: item_id.to_owned(),

@@ -186,7 +186,7 @@ fn refresh_notices_installed_and_removed_bundles() {
         created.manifest_hash
     );
     let path = world.write("project/.ai/bundles/gifts/.bundle-lock.json", &lock);
-    assert!(!is_loaded(&mut engine), "nobody approved its signer");
+    assert!(!is_loaded(&mut engine), "its signer is not approved");
     bundles::trust(&engine, "gifts", None).expect("approved");
     assert!(is_loaded(&mut engine));
     lillux::file::remove(&path).expect("removed");

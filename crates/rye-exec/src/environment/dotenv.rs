@@ -182,7 +182,7 @@ enum Statement {
     Pair { name: String, value: String, length: usize },
 }
 
-/// The statement that opens `rest`, whose first line is `first`. A quoted value may go on for several lines.
+/// The statement that opens `rest`, whose first line is `first`. A quoted value may continue for several lines.
 fn parse_statement(rest: &str, first: &str) -> Statement {
     let line = first.trim();
     if line.is_empty() || line.starts_with('#') {

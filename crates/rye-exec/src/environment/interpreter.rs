@@ -1,5 +1,5 @@
 //! Finding the interpreter a runtime asks for. A program of the project counts only for project tools of an approved
-//! project; everywhere else the search goes on as if it were not there, and says so.
+//! project; everywhere else the search continues as if it were not there, and says so.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
@@ -127,7 +127,7 @@ const PROJECT_PROGRAM_REASON: &str =
 /// Whether a program may serve.
 enum ProgramStatus {
     Usable,
-    /// It is no program.
+    /// It is not a program.
     NotFound,
     /// It is the project's, and the project's programs do not serve here.
     NotAllowed,
@@ -210,7 +210,7 @@ impl<'a> InterpreterSearch<'a> {
     }
 
     /// A search path for tools; what it lost, and why entries of it come last. It has no relative entries, none of other
-    /// projects, and none of a project that is not approved. A folder of this project comes last unless it is as it was
+    /// projects, and none of a project that is not approved. A folder of this project comes last unless it is unchanged
     /// recorded: tools can write there, and what they write must not stand in for a program of the system.
     pub(super) fn clean_path(
         &self,

@@ -32,7 +32,7 @@ impl EnvironmentPolicy {
     /// Reads the settings `environment`.
     ///
     /// # Errors
-    /// When a list is missing or is no list of names: a policy that says nothing is no policy.
+    /// When a list is missing or is not a list of names: a policy that says nothing is not a policy.
     pub fn from_settings(settings: &Value) -> Result<Self, EnvironmentError> {
         let exact = |key| Ok(NameSet::new(&name_list(settings, key)?, CaseRule::Sensitive));
         let any_case = |key, always: &[&str]| {

@@ -439,7 +439,7 @@ fn site_folders(prefix: &Path) -> BTreeSet<PathBuf> {
     sites.filter_map(|site| fs_err::canonicalize(site).ok()).collect()
 }
 
-/// The names in a folder; none if it cannot be read. Names that are not UTF-8 are no modules.
+/// The names in a folder; none if it cannot be read. Names that are not UTF-8 are not modules.
 fn file_names(folder: &Path) -> Vec<String> {
     let entries = fs_err::read_dir(folder).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
@@ -474,7 +474,7 @@ fn node_package(file: &Path) -> Option<PathBuf> {
     let modules = parts.iter().rposition(|part| part.as_os_str() == "node_modules")?;
     let name = parts.get(modules + 1)?.as_os_str().to_string_lossy();
     if name.starts_with('.') {
-        // `.bin` and the like are no packages.
+        // `.bin` and the like are not packages.
         return None;
     }
     let end = modules + 2 + usize::from(name.starts_with('@'));

@@ -155,7 +155,7 @@ fn trace_and_error_contain_no_secrets() {
         "mode": "sync",
     });
     assert_eq!(outcome.trace["request"], request);
-    let error = outcome.error().expect("nobody listens").to_owned();
+    let error = outcome.error().expect("a refused connection").to_owned();
     assert!(error.starts_with("Request failed after 1 attempt: no connection to"), "{error}");
     assert!(!error.contains("secret") && !outcome.trace.to_string().contains("very"));
 }

@@ -101,7 +101,7 @@ pub struct InstallerCommand {
 /// Why packages cannot be had.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PackageError {
-    /// The list of an element is no list of requirements.
+    /// The list of an element is not a list of requirements.
     #[error("`dependencies` of `{item}` must be a list of texts, at most {MAX_REQUIREMENTS}")]
     InvalidList {
         /// The element.

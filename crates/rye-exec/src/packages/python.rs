@@ -26,13 +26,13 @@ pub enum Installer {
 /// What the user has set for each of the two.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IndexSettings {
-    /// pip is told where packages come from.
+    /// pip is configured with where packages come from.
     pub has_pip_index: bool,
     /// uv is.
     pub has_uv_index: bool,
 }
 
-/// uv where it is there. It does not read what pip is told: who has told pip alone where packages come from gets pip,
+/// uv where it is there. It does not read what pip is given: who has told pip alone where packages come from gets pip,
 /// so that no package of theirs is looked for elsewhere.
 #[must_use]
 pub fn choose_installer(uv: Option<PathBuf>, settings: IndexSettings) -> Installer {

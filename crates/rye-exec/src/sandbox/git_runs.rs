@@ -85,7 +85,7 @@ impl Drop for RunMarker {
         if let Some(note) = notes().get_mut(&self.path) {
             note.runs = note.runs.saturating_sub(1);
             if note.runs == 0 {
-                // If it cannot be written, the next process checks once more than needed.
+                // If it cannot be written, the next process checks again than needed.
                 let _ = note.file.write_all_at(IDLE, 0);
             }
         }

@@ -1,6 +1,6 @@
 //! The repositories that git looks into when it works on a project: the project's own, and those that an index names below it.
 //! What of them runs programs is protected during a run. One that comes into being during a run is moved aside unless it
-//! is plain that git runs nothing there: as soon as an index names it, and once more afterwards.
+//! is plain that git runs nothing there: as soon as an index names it, and again afterwards.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;

@@ -40,7 +40,7 @@ pub enum FenceError {
 /// Finds the first code block whose info string is exactly `language`, opened at column 1 with three or more backticks.
 ///
 /// It ends at the first line, again from column 1, of at least as many backticks and nothing else. In a
-/// three-backtick `xml` block such a line does not count inside CDATA or inside an opaque element, unless then no
+/// three-backtick `xml` block such a line has no effect inside CDATA or inside an opaque element, unless then no
 /// end would be left.
 ///
 /// # Errors

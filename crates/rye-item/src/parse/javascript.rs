@@ -149,7 +149,7 @@ impl JavaScriptReader<'_> {
         }
     }
 
-    /// An array; a place left empty between commas is no value.
+    /// An array; a place left empty between commas is not a value.
     fn array(&self, node: Node<'_>, depth: usize) -> Result<Value, LiteralError> {
         let mut items = Vec::new();
         let mut commas = 0;

@@ -49,7 +49,7 @@ pub fn parse(parser: Parser, extension: &str, bytes: &[u8]) -> ParsedItem {
 #[must_use]
 pub fn defines_execute(parser: Parser, extension: &str, bytes: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(bytes) else { return false };
-    // Most tools that are no functions are told apart without reading their syntax.
+    // Most tools that are not functions are told apart without reading their syntax.
     if !text.contains("execute") {
         return false;
     }
@@ -69,7 +69,7 @@ pub fn defines_execute(parser: Parser, extension: &str, bytes: &[u8]) -> bool {
 }
 
 /// Whether loading the source may leave a name `execute` behind: as [`defines_execute`], or assigned, imported, defined
-/// under a condition, or made at run time. A file that is no source has none.
+/// under a condition, or made at run time. A file that is not a source has none.
 #[must_use]
 pub fn may_define_execute(parser: Parser, extension: &str, bytes: &[u8]) -> bool {
     if defines_execute(parser, extension, bytes) {

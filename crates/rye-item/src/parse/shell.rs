@@ -1,6 +1,6 @@
 //! Shell source to fields: `# key: value` in the comment lines the script begins with.
 //!
-//! Only known keys count, everything else is prose for the reader. Structured values are JSON and may go on over
+//! Only known keys count, everything else is prose for the reader. Structured values are JSON and may continue over
 //! several comment lines.
 
 use std::iter::Peekable;
@@ -72,7 +72,7 @@ fn parse_text(key: &str, value: &str) -> Value {
     Value::from(unquoted.unwrap_or(value))
 }
 
-/// Reads a JSON value that begins in `entry` and goes on over as many comments as it needs.
+/// Reads a JSON value that begins in `entry` and continues over as many comments as it needs.
 fn parse_json(entry: &Entry<'_>, comments: &mut Comments<'_>) -> Result<Value, Diagnostic> {
     let mut lines = vec![(entry.value, entry.value_position)];
     let mut balance = JsonBalance::default();
@@ -130,7 +130,7 @@ impl JsonBalance {
                 _ => {}
             }
         }
-        // A string cannot go on over a line end: reading on would not make it right.
+        // A string cannot continue over a line end: reading on would not make it right.
         self.is_broken |= is_in_string;
     }
 

@@ -289,7 +289,7 @@ fn pin_json(check: &PinCheck) -> Value {
 /// the item id counts. The path is never opened.
 ///
 /// # Errors
-/// When neither is there, they disagree, or one is no item id.
+/// When neither is there, they disagree, or one is not an item id.
 pub fn parse_server_id(config: &Map<String, Value>) -> Result<ItemId, String> {
     let text = |key: &str| config.get(key).and_then(Value::as_str);
     let path_id = text("server_config_path").map(parse_item_path).transpose()?;

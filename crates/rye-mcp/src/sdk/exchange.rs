@@ -346,7 +346,7 @@ async fn wait_for_cancel(host: &McpHost<'_>) {
         .cancel
         .as_fd()
         .try_clone_to_owned()
-        // An event descriptor is no pipe, but is waited for like one.
+        // An event descriptor is not a pipe, but is waited for like one.
         .and_then(Receiver::from_owned_fd_unchecked);
     match watched {
         Ok(watched) => {

@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 pub(super) enum FaultReason {
     /// The server broke the protocol.
     Protocol(String),
-    /// The server could not be reached, or refused at the door.
+    /// The server could not be reached, or refused the connection.
     Unreachable(String),
 }
 

@@ -39,7 +39,7 @@ pub fn list_tools(server: &McpServer, host: &McpHost<'_>) -> Result<ToolList, Mc
 ///
 /// # Errors
 /// As [`list_tools`]; the error of `validate`; [`McpError::ToolNotFound`]; a JSON-RPC error of the server. A tool that says
-/// it failed is no error here but an outcome.
+/// it failed is not an error here but an outcome.
 pub fn call_tool(
     server: &McpServer,
     host: &McpHost<'_>,

@@ -1,4 +1,4 @@
-//! Newline-delimited JSON over a process's pipes, stricter than the SDK's own: a line that is no message, an answer
+//! Newline-delimited JSON over a process's pipes, stricter than the SDK's own: a line that is not a message, an answer
 //! that was not requested or a line without end stops the exchange with a reason, where the SDK would wait on.
 
 use std::collections::HashSet;

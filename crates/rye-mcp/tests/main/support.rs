@@ -1,4 +1,4 @@
-//! The doors as the tests open them: plain processes, the loopback network.
+//! The access of the tests: plain processes, the loopback network.
 
 use std::io::{BufRead, BufReader};
 use std::os::fd::OwnedFd;

@@ -44,7 +44,7 @@ impl Conversation {
         runtime.block_on(self.offline.complete(&self.request, &|_| {})).map_err(Box::new)
     }
 
-    /// Why it does not go on.
+    /// Why it does not continue.
     fn error(&self) -> String {
         let error = self.complete().expect_err("an error");
         assert_eq!((error.kind.as_str(), error.reached_server), (NO_MODEL, false));

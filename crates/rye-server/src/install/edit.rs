@@ -63,7 +63,7 @@ pub(super) fn render(
     }
 }
 
-/// Written anew, indented as it was.
+/// Written again, with the same indentation.
 pub(super) fn json_text(text: &str, updated: &Value) -> String {
     let indented = text.lines().find(|line| line.starts_with([' ', '\t']) && !line.trim().is_empty());
     let indent = indented.map_or("  ", |line| &line[..line.len() - line.trim_start().len()]);

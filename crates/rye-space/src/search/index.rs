@@ -1,5 +1,5 @@
 //! The index on disk: one SQLite database per project and user, in the cache folder. It may be lost, damaged or
-//! stale at any time: it is then made anew, and never an error.
+//! stale at any time: it is then rebuilt, and never an error.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use crate::file_stamp::FileStamp;
 use crate::scan::{InvalidItemFile, ItemEntry};
 use crate::spaces::{CandidatePath, Spaces};
 
-/// Another number means another layout: an index with another number is made anew.
+/// Another number means another layout: an index with another number is rebuilt.
 const SCHEMA_VERSION: i64 = 6;
 
 /// An open index.
@@ -55,7 +55,7 @@ struct IndexedFile {
 }
 
 impl SearchIndex {
-    /// Opens the index at `path`, making it anew if it is missing, damaged or of another layout. Without a usable
+    /// Opens the index at `path`, rebuilding it if it is missing, damaged or of another layout. Without a usable
     /// cache folder it lives in memory.
     ///
     /// # Errors

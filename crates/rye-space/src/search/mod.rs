@@ -94,7 +94,7 @@ pub fn index_path(roots: &Roots) -> PathBuf {
     roots.cache.join("index").join(format!("{}.db", Digest::of_pieces(pieces).short()))
 }
 
-/// Searches the index, which is brought up to date first unless `is_fresh`. An index that fails is made anew once.
+/// Searches the index, which is brought up to date first unless `is_fresh`. An index that fails is rebuilt once.
 ///
 /// # Errors
 /// When the database fails twice.

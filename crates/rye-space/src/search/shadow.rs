@@ -10,7 +10,7 @@ use crate::spaces::Spaces;
 /// A file of an id that occurs more than once: rank of its space, rank of its extension, row, label of the space.
 type ShadowCandidate = (usize, usize, i64, String);
 
-/// Works out anew which rows are hidden, and by which space.
+/// Works out again which rows are hidden, and by which space.
 pub(super) fn update(connection: &Connection, spaces: &Spaces) -> rusqlite::Result<()> {
     let ranks = super::space_ranks(spaces);
     let mut by_item: HashMap<(String, String), Vec<ShadowCandidate>> = HashMap::new();

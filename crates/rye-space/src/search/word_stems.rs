@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use rust_stemmers::{Algorithm, Stemmer};
 
-/// Longer runs of letters are no words.
+/// Longer runs of letters are not words.
 const MAX_WORD_BYTES: usize = 40;
 /// Shorter words have no ending that could differ.
 const MIN_STEMMED_BYTES: usize = 3;

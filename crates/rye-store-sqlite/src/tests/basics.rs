@@ -1,4 +1,4 @@
-//! Threads are made, go on, and end.
+//! Threads are made, continue, and end.
 
 use super::*;
 use rye_thread::cost::Cost;
@@ -83,4 +83,33 @@ fn another_opening_changes_the_version() {
     other.create_blocking(new_thread(1, None)).expect("created");
     assert_ne!(world.store.data_version().expect("a version"), version);
     assert_eq!(changes.try_recv(), None, "another opening's changes are not told here");
+}
+
+/// Polled by an executor, a read happens on a thread of the store; a caller that waits for it reads itself.
+#[test]
+fn asynchronous_reads_leave_their_thread() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = SqliteStore::open(folder.path(), &test_secret(), &LedgerSpec::default()).expect("a store");
+    let reading_thread = || store.reading(|_, _| Ok(std::thread::current().id()));
+    let here = std::thread::current().id();
+    assert_eq!(rye_store::block_on(reading_thread()).expect("read"), here);
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let mut future = reading_thread();
+    let waker = Arc::new(NotifyWaker(sender)).into();
+    let mut context = std::task::Context::from_waker(&waker);
+    let thread = loop {
+        match future.as_mut().poll(&mut context) {
+            std::task::Poll::Ready(thread) => break thread.expect("read"),
+            std::task::Poll::Pending => receiver.recv().expect("woken"),
+        }
+    };
+    assert_ne!(thread, here);
+}
+
+struct NotifyWaker(std::sync::mpsc::Sender<()>);
+
+impl std::task::Wake for NotifyWaker {
+    fn wake(self: Arc<Self>) {
+        let _ = self.0.send(());
+    }
 }

@@ -1,4 +1,4 @@
-//! A store that is missing, empty, older, newer, damaged or sealed with another secret: each is told apart, and none is
+//! A store that is missing, empty, older, newer, damaged or sealed with another secret: each is distinguished, and none is
 //! made new in silence.
 
 use super::*;

@@ -1,4 +1,4 @@
-//! Whoever writes into the database without the user's secret is found out, and nothing is gone on from.
+//! Writes into the database without the user's secret are detected, and no thread continues from them.
 
 #![expect(clippy::disallowed_methods, reason = "what was written is compared byte by byte")]
 
@@ -165,7 +165,7 @@ fn damaged_database_is_left_unchanged() {
     let threads = folder.path().join("threads");
     lillux::file::create_dirs(&threads, true).expect("made");
     let database = threads.join(DATABASE);
-    std::fs::write(&database, "this is no database, and long enough to be taken for one".repeat(99))
+    std::fs::write(&database, "this is not a database, and long enough to be taken for one".repeat(99))
         .expect("written");
     let before = std::fs::read(&database).expect("bytes");
     let opened = open_at(&threads, &test_secret(), &LedgerSpec::default());
@@ -181,7 +181,7 @@ fn older_database_migrates_newer_is_refused() {
     let folder = tempfile::tempdir().expect("a folder");
     let threads = folder.path().join("threads");
     lillux::file::create_dirs(&threads, true).expect("made");
-    // Version 0: a file that somebody has begun.
+    // Version 0: a file that a process has begun.
     tamper(folder.path(), "CREATE TABLE other (x)");
     let store = open_store(folder.path());
     store.create_blocking(new_thread(1, None)).expect("created");

@@ -87,7 +87,7 @@ fn what_a_child_does() {
     }
 }
 
-/// Calls are put aside and settled until somebody ends the process; what is durable is said.
+/// Calls are reserved and settled until the process is ended; what is durable is said.
 fn write_forever(store: &StoreHandle) {
     let claims: Vec<Claim> = (1..=3)
         .map(|number| {
@@ -177,7 +177,7 @@ fn dead_owner_can_be_replaced() {
     world.create(NewThread { owner: None, ..new_thread(1, None) });
     let mut first = spawn_child(world.folder.path(), "claim");
     let mut second = spawn_child(world.folder.path(), "claim");
-    // Whoever got it waits; the other one ends by itself. Each says one thing.
+    // The one that got it waits; the other one ends by itself. Each says one thing.
     let mut outputs =
         [&mut first, &mut second].map(|running| BufReader::new(running.0.stdout.take().expect("its output")));
     let words = outputs.each_mut().map(|output| {

@@ -1,4 +1,4 @@
-//! Money and tokens: what is put aside for calls in flight and what was used, on each thread and on every ancestor.
+//! Money and tokens: what is reserved for calls in flight and what was used, on each thread and on every ancestor.
 
 use std::collections::BTreeMap;
 
@@ -90,7 +90,7 @@ impl LedgerDraft {
         self.calls.get(&call).or_else(|| thread.calls.get(&call))
     }
 
-    /// Puts aside what a call may cost, on the thread and every ancestor, or on none of them.
+    /// Reserves what a call may cost, on the thread and every ancestor, or on none of them.
     pub(super) fn reserve(
         &mut self,
         tables: &MemoryTables,
@@ -148,7 +148,7 @@ impl LedgerDraft {
         Ok(None)
     }
 
-    /// Records what a call did cost, exactly once, and gives back what was put aside.
+    /// Records what a call did cost, exactly once, and gives back what was reserved.
     pub(super) fn settle(
         &mut self,
         thread: &MemoryThread,
@@ -170,7 +170,7 @@ impl LedgerDraft {
             None => (0, 0),
         };
         let spend = check_size(settlement.spend.0, "what a call cost")?;
-        // What was put aside is the most that an estimate can come to.
+        // What was reserved is the most that an estimate can come to.
         let spend = if settlement.is_unknown { spend.min(reserved) } else { spend };
         let input_tokens = check_size(settlement.input_tokens, "the tokens of a call")?;
         let output_tokens = check_size(settlement.output_tokens, "the tokens of a call")?;

@@ -1,4 +1,4 @@
-//! What a script is told of a request.
+//! What a script is given of a request.
 
 use serde_json::Value;
 
@@ -36,7 +36,7 @@ pub struct LoggedRequest {
     pub path: String,
     /// Its headers, names in lower case.
     pub headers: Vec<(String, String)>,
-    /// Its body; null if it was no JSON.
+    /// Its body; null if it was not JSON.
     pub body: Value,
     /// Which one it was, from 0.
     pub index: usize,

@@ -144,7 +144,7 @@ impl Server {
         }
     }
 
-    /// Answers one request, and says whether the connection goes on.
+    /// Answers one request, and says whether the connection continues.
     async fn respond(
         &self,
         stream: &mut TcpStream,

@@ -23,7 +23,7 @@ pub(super) struct Checker {
     model_calls: BTreeMap<(ThreadId, u64), u64>,
     effects: BTreeMap<String, u64>,
     windows: Windows,
-    /// When a person asked for the end of a thread that went on.
+    /// When a person asked for the end of a thread that continued.
     cancel_requests: BTreeMap<ThreadId, u64>,
     /// What hooks made of calls, by the effect each call has.
     hooked_calls: BTreeMap<String, HookedCall>,
@@ -70,7 +70,7 @@ impl Checker {
         self.cancel_requests.entry(id.clone()).or_insert(at_ms);
     }
 
-    /// A person lets a thread go on all the same.
+    /// A person lets a thread continue all the same.
     pub(super) fn forget_cancel_request(&mut self, id: &ThreadId) {
         self.cancel_requests.remove(id);
     }

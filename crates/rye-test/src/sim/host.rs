@@ -97,7 +97,7 @@ impl Process {
         }
     }
 
-    /// The process ends in the middle of what it does; whoever calls this is never answered.
+    /// The process ends in the middle of what it does; the one that calls this is never answered.
     pub(super) async fn die<T>(&self, world: &World) -> T {
         self.is_alive.store(false, Ordering::Relaxed);
         world.count(|report| report.crashes += 1);
@@ -117,7 +117,7 @@ impl Process {
         }
     }
 
-    /// Waits until the host goes on.
+    /// Waits until the host continues.
     pub(super) async fn wait_until_thawed(&self, _world: &World) {
         loop {
             let until = *lock(&self.frozen_until);
@@ -271,7 +271,7 @@ impl Process {
             (None | Some(PersonRequest::Resume { .. }), _) => interrupted(&point),
         };
         if let Some(PersonRequest::Resume { .. }) = person {
-            // As the runtime does: what asked for the end of a thread that now goes on is forgotten.
+            // As the runtime does: what asked for the end of a thread that now continues is forgotten.
             let _ = world.store.clear_cancel_request(id);
             lock(&world.checker).forget_cancel_request(id);
         }
@@ -367,14 +367,14 @@ impl Process {
 pub(super) enum PersonRequest {
     /// Its end.
     Cancel,
-    /// That it goes on, with so much more to spend.
+    /// That it continues, with so much more to spend.
     Resume {
         /// How much.
         more: Nanos,
     },
 }
 
-/// What a driver is told of a thread whose process died.
+/// What a driver is given of a thread whose process died.
 fn interrupted(point: &ResumePoint) -> ThreadEvent {
     let spend = point.unsettled.iter().fold(Nanos(0), |sum, settlement| sum.plus(settlement.spend));
     let running = point.state.running_tools().into_iter();
@@ -401,7 +401,7 @@ pub(super) async fn run(world: &Arc<World>) {
     super::people::ask_for_ends(world);
     let end = Instant::now() + MAX_DURATION;
     let mut quiet = 0;
-    // A person may still let a thread go on: it is over when nothing has happened for a while.
+    // A person may still let a thread continue: it is over when nothing has happened for a while.
     while quiet < 30 && Instant::now() < end {
         tokio::time::sleep(Duration::from_secs(1)).await;
         let processes = lock(&world.processes).clone();

@@ -1,4 +1,4 @@
-//! People: they let suspended threads go on, answer what threads ask, allow more a day, want threads ended, and fork them.
+//! People: they let suspended threads continue, answer what threads ask, allow more a day, want threads ended, and fork them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -130,7 +130,7 @@ pub(super) fn terminated(point: &ResumePoint) -> ThreadEvent {
     ThreadEvent::Terminated { status: ThreadStatus::Cancelled, reason: "no longer needed".to_owned(), spend }
 }
 
-/// A person lets a thread go on with more.
+/// A person lets a thread continue with more.
 pub(super) fn resumed(world: &World, state: &ThreadState, more: Nanos) -> ThreadEvent {
     let mut limits = state.limits;
     limits.spend = limits.spend.map(|spend| spend.plus(more));

@@ -145,6 +145,7 @@ impl World {
             spawn_reason: None,
             depth: 0,
             cannot_suspend: false,
+            removed_secrets: None,
         };
         let (kind, has_fallback) = (self.scenario.hooks, self.scenario.has_fallback);
         Arc::new(ThreadSpec { instance, template: template(kind, has_fallback, parent.is_some()) })

@@ -1,4 +1,4 @@
-//! Threads are made, go on, and end.
+//! Threads are made, continue, and end.
 
 use super::*;
 
@@ -34,7 +34,7 @@ pub fn ended_thread_stays_ended(open: OpenStore) {
     assert_eq!(child, Err(ThreadStoreError::ParentEnded { parent: thread_id(1) }));
 }
 
-/// A reason goes when the thread goes on.
+/// A reason goes when the thread continues.
 pub fn suspended_thread_has_reason_and_resumes(open: OpenStore) {
     let world = TestStore::new(open);
     let claim = world.create(new_thread(1, None));
@@ -144,7 +144,7 @@ pub fn trees_can_be_queried(open: OpenStore) {
     assert_eq!((totals.cost.turns, totals.cost.spend), (2, Nanos(5)));
 }
 
-/// A continuation and the thread it goes on from know one another.
+/// A continuation and the thread it continues from know one another.
 pub fn continuation_is_linked_both_ways(open: OpenStore) {
     let world = TestStore::new(open);
     world.create(new_thread(1, None));

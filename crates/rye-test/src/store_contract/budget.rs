@@ -78,14 +78,14 @@ pub fn refused_reservation_keeps_records(open: OpenStore) {
     ));
     assert_eq!(world.store.journal(&thread_id(1)).expect("a journal").len(), 2);
     assert_eq!(world.store.open_reservations(&thread_id(1)).expect("read"), []);
-    // More was allowed: it goes on.
+    // More was allowed: it continues.
     let maxima = Some(BudgetCaps { spend: Some(Nanos(20)), tokens: None });
     let next = ThreadCommit { caps: maxima, reservation: reserve(2, 2), ..commit_for(1, claim) };
     assert_eq!(world.commit(next), CommitOutcome::Done);
     assert_eq!(world.store.journal(&thread_id(1)).expect("a journal").len(), 2);
 }
 
-/// A call whose end is unknown is charged what is known of it, once, and no more than was put aside.
+/// A call whose end is unknown is charged what is known of it, once, and no more than was reserved.
 pub fn crashed_call_is_charged_once(open: OpenStore) {
     let world = TestStore::new(open);
     let claim = world.create(new_thread(1, None));
@@ -106,7 +106,7 @@ pub fn crashed_call_is_charged_once(open: OpenStore) {
     assert_eq!(world.store.audit().expect("audited"), Vec::<String>::new());
 }
 
-/// With the clamp, ancestors are charged no more than was put aside.
+/// With the clamp, ancestors are charged no more than was reserved.
 pub fn clamp_limits_only_parent_charges(open: OpenStore) {
     let rules = LedgerRules { clamp_to_reserved: true, ..LedgerRules::default() };
     let world = TestStore::with_rules(open, &rules);

@@ -42,7 +42,7 @@ pub fn last_commit_releases_the_claim(open: OpenStore) {
     assert_eq!(world.commit(last.clone()), CommitOutcome::Done);
     assert_eq!(world.store.commit_blocking(last), Err(ThreadStoreError::Fenced(thread_id(1))));
     assert_eq!(world.store.thread(&thread_id(1)).expect("read").expect("a thread").owner, None);
-    // A heartbeat that was on its way meanwhile does not take it for one that somebody else took.
+    // A heartbeat that was on its way meanwhile does not take it for one that another process took.
     let heartbeat =
         |claim| rye_store::block_on(world.store.heartbeat(vec![(thread_id(1), claim)], 9)).expect("written");
     assert_eq!(heartbeat(claim), vec![]);
@@ -68,7 +68,7 @@ pub fn only_threads_of_dead_processes_are_orphans(open: OpenStore) {
         world.store.orphans(&this, policy).expect("read").into_iter().map(|row| row.id).collect()
     };
     assert_eq!(orphans(ClaimPolicy::Free), [thread_id(2), thread_id(5)]);
-    // Whoever cannot be asked is believed to be gone once nothing was heard for long enough.
+    // One that cannot be asked is taken to be gone once nothing was heard for long enough.
     assert_eq!(orphans(ClaimPolicy::Expired { now_ms: 11, lease_ms: 10 }), [thread_id(2), thread_id(5)]);
     assert_eq!(
         orphans(ClaimPolicy::Expired { now_ms: u64::MAX, lease_ms: 10 }),

@@ -61,7 +61,7 @@ fn check_ledger(open: OpenStore, parents: &[u64], maxima: &[CapPair], acts: &[Le
             }
             LedgerOp::Settle { pick, spend, is_unknown } if !open.is_empty() => {
                 let (thread, asked) = open.swap_remove(pick % open.len());
-                // The worst case was put aside, so the truth is no more.
+                // The worst case was reserved, so the truth is no more.
                 let settled = Settlement {
                     is_unknown,
                     input_tokens: asked.tokens / 2,

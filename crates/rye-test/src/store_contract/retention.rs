@@ -37,7 +37,7 @@ impl TestStore {
 /// What is in use stays, with all that belongs to it.
 pub fn trees_in_use_are_not_pruned(open: OpenStore) {
     let world = TestStore::new(open);
-    // 1 has a child at work; 2 is suspended; 3 asks; 4 went on in 5, which is at work; 6 went on in 7, both ended.
+    // 1 has a child at work; 2 is suspended; 3 asks; 4 continued in 5, which is at work; 6 continued in 7, both ended.
     world.create(new_thread(11, None));
     for (number, parent) in [(1, None), (12, Some(1)), (2, None), (3, None)] {
         world.create(new_thread(number, parent));

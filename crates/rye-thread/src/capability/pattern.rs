@@ -21,7 +21,7 @@ impl Pattern {
     pub(super) fn parse(grant: &str) -> Result<Vec<Self>, String> {
         let reject = |why: &str| {
             let excerpt: String = one_line(grant).chars().take(80).collect();
-            Err(format!("`{excerpt}` is no capability: {why}"))
+            Err(format!("`{excerpt}` is not a capability: {why}"))
         };
         if grant.len() > MAX_GRANT_LEN {
             return reject("it is longer than 600 bytes");

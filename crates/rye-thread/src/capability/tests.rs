@@ -205,7 +205,7 @@ fn internal_tools_are_for_hooks_in_every_spelling() {
             }
         }
     }
-    // A neighbour is no relative, and a hook may not do more than run the tool.
+    // A neighbour is not a relative, and a hook may not do more than run the tool.
     assert!(permit(&all, &run("rye/agent/threads/internals/x"), Principal::Model).is_ok());
     assert!(permit(&all, &action(json!({"primary": "load", "item_id": control})), HOOK).is_err());
 }

@@ -121,7 +121,7 @@ pub struct WaitConfig {
 pub enum ChildAction {
     /// It is cancelled, and its children too.
     CascadeCancel,
-    /// It goes on.
+    /// It continues.
     Allow,
 }
 

@@ -1,4 +1,4 @@
-//! What a person is asked, and where a thread that stopped goes on from.
+//! What a person is asked, and where a thread that stopped continues.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -26,7 +26,7 @@ pub struct ApprovalRequest {
     /// Why.
     #[serde(rename = "why")]
     pub reason: String,
-    /// Whether a no ends the thread; else the model is told.
+    /// Whether a no ends the thread; else the model gets the answer.
     #[serde(rename = "ends_on_no")]
     pub ends_on_deny: bool,
     /// Further facts.
@@ -115,7 +115,7 @@ impl ApprovalAnswer {
     }
 }
 
-/// A thread that stopped: why, where it goes on, and what it asks.
+/// A thread that stopped: why, where it continues, and what it asks.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Suspension {
     pub(super) outcome: ThreadOutcome,
@@ -123,7 +123,7 @@ pub(super) struct Suspension {
     pub(super) requests: Vec<ApprovalRequest>,
 }
 
-/// Where a thread that stopped goes on.
+/// Where a thread that stopped continues.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum ResumeAt {
     /// With the next turn.
@@ -242,7 +242,7 @@ impl ThreadState {
         }
     }
 
-    /// A suspended thread goes on, as people said.
+    /// A suspended thread continues, as people said.
     pub(super) fn on_resumed(
         &mut self,
         limits: crate::limits::ThreadLimits,
@@ -301,7 +301,7 @@ impl ThreadState {
                 self.push_user_messages(denial, message);
                 effects.extend(self.before_turn());
             }
-            // Outputs that a person turned down are not the end: the model is told.
+            // Outputs that a person turned down are not the end: the model gets the reason.
             ResumeAt::Hooks(run) if run.is_returning() && denial.is_some() => {
                 self.push_user_messages(denial, message);
                 effects.extend(self.before_turn());

@@ -348,7 +348,7 @@ impl ThreadState {
         effects
     }
 
-    /// A hook failed: that is told, and a call that was not made yet is blocked.
+    /// A hook failed: that is reported, and a call that was not made yet is blocked.
     fn fail_call_hook(&self, run: &mut CallHookRun, hook: usize, error: &str) -> Vec<Effect> {
         let mut effects = vec![self.hook_failed_event(hook, error)];
         let failed = self.spec.template.hooks.get(hook).filter(|hook| hook.kind == HookKind::Control);

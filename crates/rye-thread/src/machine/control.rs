@@ -12,7 +12,7 @@ pub enum HookControl {
     Fail(String),
     /// End as cancelled.
     Abort(String),
-    /// Stop, to go on later.
+    /// Stop, to continue later.
     Suspend {
         /// Why.
         #[serde(rename = "why")]

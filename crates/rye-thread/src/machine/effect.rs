@@ -169,7 +169,7 @@ impl ThreadOutcome {
         Self { error: Some(why.into()), ..Self::with_status(ThreadStatus::Cancelled) }
     }
 
-    /// Stopped, to go on later.
+    /// Stopped, to continue later.
     #[must_use]
     pub fn suspended(reason: SuspendReason, error: impl Into<String>, detail: Value) -> Self {
         Self {

@@ -150,13 +150,13 @@ pub enum ThreadEvent {
         /// Milliseconds of the monotonic clock.
         elapsed_ms: u64,
     },
-    /// A suspended thread goes on.
+    /// A suspended thread continues.
     Resumed {
         /// Its limits from now on.
         limits: ThreadLimits,
         /// Something to tell the model.
         message: Option<String>,
-        /// Who let it go on.
+        /// Who let it continue.
         by: String,
         /// What people said to what it asked.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -178,7 +178,7 @@ pub struct BudgetRefusal {
     pub limit: u64,
     /// What they have used.
     pub used: u64,
-    /// What is set aside for calls in flight.
+    /// What is reserved for calls in flight.
     pub reserved: u64,
     /// What this call might have needed.
     #[serde(rename = "asked")]
@@ -237,7 +237,7 @@ pub enum BudgetResource {
 /// What came of a tool call.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ToolResult {
-    /// What the model is told.
+    /// What the model is given.
     pub content: String,
     /// Whether that is a failure.
     pub is_error: bool,

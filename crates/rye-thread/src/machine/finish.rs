@@ -47,7 +47,7 @@ impl ThreadState {
         (self.spec.template.revision >= 2).then_some(self.cost.elapsed_ms)
     }
 
-    /// The thread stops, with everything kept; it goes on with the next turn.
+    /// The thread stops, with everything kept; it continues with the next turn.
     pub(super) fn suspend(&mut self, outcome: ThreadOutcome) -> Vec<Effect> {
         self.suspend_with(outcome, ResumeAt::Turn, Vec::new())
     }

@@ -63,7 +63,7 @@ impl ThreadState {
         effects
     }
 
-    /// A limit is reached: hooks may end the thread; nothing lets it go on but a person.
+    /// A limit is reached: hooks may end the thread; nothing lets it continue but a person.
     pub(super) fn on_limit(&mut self, reached: LimitReached, reason: SuspendReason) -> Vec<Effect> {
         let mut context = cost_context(self);
         context.insert("limit_code".to_owned(), json!(reached.limit_code));
@@ -97,7 +97,7 @@ impl ThreadState {
             }
             Some(HookControl::Suspend { .. }) => OnExceed::Suspend,
             Some(HookControl::Escalate(_)) => OnExceed::Escalate,
-            // Nothing may go past a limit: asking to go on means what the configuration says.
+            // Nothing may go past a limit: asking to continue means what the configuration says.
             Some(HookControl::Retry) | None => on_exceed,
         };
         if on_exceed == OnExceed::Fail {
@@ -110,7 +110,7 @@ impl ThreadState {
             current_max: reached.current_max.clone(),
             needed: reached.needed.clone(),
         })];
-        // An ancestor's money is not this thread's to ask for: there is no answer that would let it go on.
+        // An ancestor's money is not this thread's to ask for: there is no answer that would let it continue.
         let needs_approval = on_exceed == OnExceed::Escalate && reason == SuspendReason::Limit;
         let mut question = needs_approval.then(|| self.limit_approval(reached, &message));
         if let (Some(question), Some(prompt)) = (&mut question, prompt) {

@@ -55,7 +55,7 @@ use call_hooks::CallHookRun;
 use hooks::HookRun;
 use tools::ToolRun;
 
-/// Where a thread stands, with everything it needs to go on.
+/// Where a thread stands, with everything it needs to continue.
 #[derive(Clone, Debug)]
 pub struct ThreadState {
     /// What it is.
@@ -311,6 +311,12 @@ impl ThreadState {
                 source_thread_id: source.thread_id.clone(),
                 source_turn: source.turn,
                 source_journal: source.journal.clone(),
+            }));
+        }
+        if let Some(removed) = &self.spec.instance.removed_secrets {
+            effects.push(Self::record(CoreEvent::ContentRedacted {
+                count: removed.count,
+                names: removed.names.clone(),
             }));
         }
         let skipped = &shared.definitions.skipped;

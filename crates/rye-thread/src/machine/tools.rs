@@ -1,4 +1,4 @@
-//! The tool calls of one turn: which may be made, in which order they start, and what the model is told.
+//! The tool calls of one turn: which may be made, in which order they start, and what the model is given.
 //!
 //! Calls run side by side up to a cap; calls of one item one after the other; results are told in the order of the calls.
 
@@ -119,7 +119,7 @@ impl ToolRun {
     }
 }
 
-/// What the model is told of a call that is not made, and the event of it if it was denied.
+/// What the model is given of a call that is not made, and the event of it if it was denied.
 type RefusedCall = (ToolResult, Option<Box<CoreEvent>>);
 
 /// What can be asked of other threads any number of times.
@@ -162,7 +162,7 @@ impl PlannedCall {
     }
 }
 
-/// What the model is told of a call that had begun when the process died.
+/// What the model is given of a call that had begun when the process died.
 fn unknown_outcome() -> ToolResult {
     ToolResult::failure(
         r#"{"status":"unknown","error":"the process ended while this call ran; whether it took effect is unknown. Check before you do it again."}"#,
@@ -360,7 +360,7 @@ impl ThreadState {
         Some(&slot.call_id)
     }
 
-    /// A tool that runs asked for something itself: it is told, and changes nothing.
+    /// A tool that runs asked for something itself: it is reported, and changes nothing.
     pub(super) fn on_callback_requested(
         &self,
         index: usize,
@@ -409,7 +409,7 @@ impl ThreadState {
         effects
     }
 
-    /// A call has started a thread, which is told once.
+    /// A call has started a thread, which is reported once.
     pub(super) fn on_child_started(
         &mut self,
         index: usize,

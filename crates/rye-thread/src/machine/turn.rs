@@ -390,7 +390,7 @@ impl ThreadState {
             Some(HookControl::Suspend { reason, prompt, .. })
                 if self.asks_person(&reason, prompt.as_deref()) =>
             {
-                // A no means that it must not go on after this failure.
+                // A no means that it must not continue after this failure.
                 let why = if reason == "approval" { message } else { format!("{reason}: {message}") };
                 let prompt = prompt.or_else(|| Some(format!("may it go on after this failure? {why}")));
                 self.ask_for_hook(&why, prompt, true, ResumeAt::Turn)

@@ -26,7 +26,7 @@ pub enum ChatMessage {
         /// The tools it called.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         calls: Vec<ToolCall>,
-        /// What the provider wants back as it was, from [`super::ModelResponse::replay`].
+        /// What the provider wants back unchanged, from [`super::ModelResponse::replay`].
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         replay: Vec<Value>,
     },

@@ -76,7 +76,7 @@ impl MediaType {
         }
     }
 
-    /// The type of these bytes, if it is one that models are shown. The file's name does not count.
+    /// The type of these bytes, if it is one that models are shown. The file's name makes no difference.
     #[must_use]
     pub fn detect(bytes: &[u8]) -> Option<Self> {
         let starts: [(&[u8], Self); 5] = [

@@ -57,7 +57,7 @@ pub enum FinishReason {
     ToolCalls,
     /// There was no more room.
     Length,
-    /// The provider interrupted the model, and it goes on when it is asked again.
+    /// The provider interrupted the model, and it continues when it is asked again.
     Paused,
     /// The model or a filter refused: what came is not to be used.
     Refused(String),
@@ -88,7 +88,7 @@ pub struct ModelResponse {
     /// The tools it calls.
     #[serde(default)]
     pub calls: Vec<ToolCall>,
-    /// What the provider wants back with the next request, as it was. Each entry names the protocol it belongs to, and
+    /// What the provider wants back with the next request, unchanged. Each entry names the protocol it belongs to, and
     /// no other protocol sends it.
     #[serde(default)]
     pub replay: Vec<Value>,

@@ -42,7 +42,7 @@ impl From<NativeError> for ChangeError {
     }
 }
 
-/// All changes, sorted by place. Every problem of every change is told at once.
+/// All changes, sorted by place. Every problem of every change is reported at once.
 pub(super) fn resolve<'a>(
     changes: &'a [Value],
     context: &EditContext<'_>,

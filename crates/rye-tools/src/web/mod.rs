@@ -1,4 +1,4 @@
-//! Web pages and web search, through the one door to HTTP and under its address policy.
+//! Web pages and web search, through the single entry point for HTTP and under its address policy.
 
 mod fetch;
 mod page;
@@ -59,7 +59,7 @@ fn request(url: &str, accept: &str, timeout: Duration) -> HttpRequest {
     request
 }
 
-/// Sends a request; an answer that is no success is a failure with its facts.
+/// Sends a request; an answer that is not a success is a failure with its facts.
 fn send(
     client: &HttpClient,
     request: &HttpRequest,

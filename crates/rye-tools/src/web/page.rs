@@ -84,7 +84,7 @@ impl Page {
         elements
     }
 
-    /// Makes links absolute, and empties those that are no web address.
+    /// Makes links absolute, and empties those that are not web addresses.
     fn resolve_links(&self, address: &str) {
         let Ok(mut base) = Url::parse(address) else {
             return;

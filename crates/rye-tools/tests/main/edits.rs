@@ -233,7 +233,7 @@ fn edit_keeps_mode_and_leaves_no_files() {
     assert_eq!(std::fs::read_dir(fixture.project()).expect("list").count(), 1);
 }
 
-/// One line as a test knows it: a name nobody else has, and a text others may have too.
+/// One line as a test knows it: a name no one else has, and a text others may have too.
 #[derive(Clone, Debug)]
 struct TrackedLine {
     id: String,

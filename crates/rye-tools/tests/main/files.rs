@@ -123,7 +123,7 @@ fn write_reports_its_changes() {
     write(json!({"path": "n/f", "content": "", "expected_hash": hash})).expect_err("nothing there");
     write(json!({"path": "n/f", "content": "", "create_folders": false})).expect_err("no folder");
     assert!(!fixture.project().join("n").exists());
-    write(json!({"path": "a/b/f/g", "content": ""})).expect_err("a file is no folder");
+    write(json!({"path": "a/b/f/g", "content": ""})).expect_err("a file is not a folder");
     write(json!({"path": "new", "content": "x", "expected_hash": "absent"})).expect("new");
     assert_eq!(std::fs::read_dir(fixture.project().join("a/b")).expect("list").count(), 1);
 }
@@ -293,7 +293,7 @@ fn search_is_bounded_and_skips_binaries() {
         content.contains("more characters]") && content.len() < 1000 && !content.contains("binary"),
         "{content}"
     );
-    // Larger than one piece: numbers go on.
+    // Larger than one piece: numbers continue.
     project.write("many", format!("{}\n", "y".repeat(999)).repeat(20_000) + "needle\n");
     let answer = project.ok("file_system.grep", json!({"pattern": "needle"}));
     assert_eq!(answer["content"], "many\n20001:needle\n");

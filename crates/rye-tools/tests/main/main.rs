@@ -1,7 +1,7 @@
 //! The native tools, called as the engine calls them.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "helpers of tests fail as tests do")]
-#![allow(clippy::disallowed_methods, reason = "tests make and look at files without the doors they test")]
+#![allow(clippy::disallowed_methods, reason = "tests make and look at files without the functions they test")]
 #![allow(clippy::needless_pass_by_value, reason = "parameters are written where they are passed")]
 
 mod attacks;

@@ -355,7 +355,7 @@ fn bundle_key_is_trusted_in_its_bundle() {
 
     let (author, mut both) = (Person::new("author"), ring.clone());
     both.add_project(&[author.document_signed_by(&publisher)]);
-    assert_eq!(author.verdicts(&both), NOWHERE, "a bundle key introduces nobody");
+    assert_eq!(author.verdicts(&both), NOWHERE, "a bundle key introduces no one");
     both.add_bundle(&bundle("two"), [author.self_signed_document()]);
     assert_eq!(publisher.verdicts(&both), IN_ONE);
     assert_eq!(me.verdicts(&both), EVERYWHERE);
@@ -400,9 +400,9 @@ fn revoked_key_is_refused_everywhere() {
         assert!(ring.keys().all(|(known, _)| *known != fingerprint), "{}", person.name);
         assert_eq!(ring.revocation(&fingerprint), Some(&person.revocation()));
     }
-    assert_eq!(author.verdicts(&build(&[&friend])), NOWHERE, "a revoked key introduces nobody");
+    assert_eq!(author.verdicts(&build(&[&friend])), NOWHERE, "a revoked key introduces no one");
     assert_eq!(author.verdicts(&build(&[])), IN_PROJECT);
-    assert_eq!(friend.verdicts(&build(&[&me])), NOWHERE, "a revoked own key vouches for nobody");
+    assert_eq!(friend.verdicts(&build(&[&me])), NOWHERE, "a revoked own key is trusted for nothing");
 }
 
 #[test]

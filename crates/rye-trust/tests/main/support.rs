@@ -181,7 +181,7 @@ pub fn is_good(verdict: TrustVerdict) -> bool {
     matches!(verdict, TrustVerdict::Full | TrustVerdict::Partial)
 }
 
-/// The bytes of a file that somebody vouches for: all but the uncovered ranges.
+/// The bytes of a file that a user vouches for: all but the uncovered ranges.
 pub fn covered_bytes(bytes: &[u8], uncovered: &[Range<usize>]) -> Vec<u8> {
     let is_covered = |index: &usize| !uncovered.iter().any(|range| range.contains(index));
     (0..bytes.len()).filter(is_covered).map(|index| bytes[index]).collect()

@@ -169,7 +169,7 @@ fn added_byte_is_detected() {
                 let what = format!("{new:#04x} added at {index}");
                 let verdict = verdict_on(case, before, &changed, &what);
                 // At the edge of an uncovered range an added byte joins it, and so does one at the edge of a run of
-                // the same bytes that ends there: nobody can tell where in the run it was added.
+                // the same bytes that ends there: no one can tell where in the run it was added.
                 let run = case.bytes[index..].iter().take_while(|byte| **byte == new).count();
                 let is_beside =
                     before.uncovered.iter().any(|range| range.start <= index + run && index <= range.end);

@@ -1,4 +1,4 @@
-//! A registry on loopback that keeps what it is given in memory, and lies when it is told to.
+//! A registry on loopback that keeps what it is given in memory, and lies when it is asked to.
 #![allow(dead_code, reason = "several crates share this file, not all of them use all of it")]
 
 use std::collections::BTreeMap;
@@ -36,7 +36,7 @@ pub struct FakeResponse {
     pub status: &'static str,
     pub headers: Vec<(String, String)>,
     pub body: Vec<u8>,
-    /// Goes on sending `x` until the client leaves.
+    /// Keeps sending `x` until the client leaves.
     pub is_endless_body: bool,
 }
 

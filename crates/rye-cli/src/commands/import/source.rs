@@ -50,7 +50,7 @@ pub struct ImportSource {
     /// The only file of it, or the only names at its root.
     only: Option<Vec<String>>,
     label: String,
-    /// What exports wrote here, by path: it is no source, as long as it has this digest.
+    /// What exports wrote here, by path: it is not a source, as long as it has this digest.
     exported: BTreeMap<String, String>,
 }
 

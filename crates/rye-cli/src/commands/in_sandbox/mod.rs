@@ -1,4 +1,4 @@
-//! `rye` inside a tool's sandbox: it does nothing itself. What it is asked to do goes through the door to the thread that
+//! `rye` inside a tool's sandbox: it does nothing itself. What it is asked to do goes through the callback channel to the thread that
 //! runs the tool, and what comes back is printed as anywhere else.
 
 mod action;

@@ -32,7 +32,7 @@ const WATCH_LOCK: &str = "schedule_watch.lock";
 /// How long a process that watches sleeps at most.
 const MAX_SLEEP: Duration = Duration::from_secs(15);
 
-/// What a scheduled thread is told when it asks.
+/// What a scheduled thread is given when it asks.
 const DENIED_MESSAGE: &str = "denied: this run is unattended";
 
 /// What became of a schedule in one round.
@@ -313,7 +313,7 @@ fn start(
     }
 }
 
-/// Where a schedule's last thread stands. What it asks is denied, if the schedule says so; one whose process is gone goes on.
+/// Where a schedule's last thread stands. What it asks is denied, if the schedule says so; one whose process is gone continues.
 fn last_thread(
     global: &GlobalArguments,
     schedule: &Schedule,

@@ -57,7 +57,7 @@ fn service_unit(context: &CommandContext) -> String {
          # Keys of model providers, one NAME=VALUE a line, readable by you alone.\n\
          EnvironmentFile=-%h/.config/rye/schedule.env\n\
          ExecStart={program} --user-space {user_space} schedule tick\n\
-         # Threads go on in the background process, which outlives this one.\nKillMode=process\n"
+         # Threads continue in the background process, which outlives this one.\nKillMode=process\n"
     )
 }
 

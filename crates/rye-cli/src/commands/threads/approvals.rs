@@ -124,7 +124,7 @@ fn answer_approval(
     if questions.is_empty() {
         let row = index.find(word).map_err(|_| not_found())?;
         questions.extend(open.approvals.iter().filter(|question| question.thread == row.id).cloned());
-        // Suspended for a person's word without a question: going on is the answer.
+        // Suspended for a person's word without a question: continuing is the answer.
         if questions.is_empty() && row.status == ThreadStatus::Suspended && is_approved {
             return resume_here(context, &row, limit_changes, arguments.message.clone());
         }
@@ -194,7 +194,7 @@ fn answer_approval(
     resume_here(context, &row, Map::new(), None)
 }
 
-/// Whether a process that runs a thread above this one takes it up: its tree goes on there.
+/// Whether a process that runs a thread above this one takes it up: its tree continues there.
 fn wait_for_takeover(index: &ThreadIndex, row: &ThreadRow) -> Result<bool, Error> {
     let above = index.store.ancestors(&row.id)?;
     if !above.iter().any(|above| above.status == ThreadStatus::Running && !index.is_interrupted(above)) {
@@ -221,7 +221,7 @@ fn print_resumed_elsewhere(context: &CommandContext, row: &ThreadRow) {
     ));
 }
 
-/// Goes on with it here.
+/// Continues with it here.
 fn resume_here(
     context: CommandContext,
     row: &ThreadRow,

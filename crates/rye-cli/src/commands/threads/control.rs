@@ -46,7 +46,7 @@ pub fn parse_limits(words: &[String], can_raise: bool) -> Result<Map<String, Val
     Ok(limits)
 }
 
-/// Prepares a view for a thread that goes on.
+/// Prepares a view for a thread that continues.
 pub fn resume_view(row: &ThreadRow) -> impl FnOnce(&mut ThreadView) + use<> {
     let (id, cost) = (row.id.to_string(), row.cost);
     move |view| view.set_root(&id, cost.turns, cost.tokens(), cost.spend)

@@ -1,4 +1,4 @@
-//! `thread`: look at threads, follow them, let them go on, end them.
+//! `thread`: look at threads, follow them, let them continue, end them.
 
 mod approvals;
 mod ask;

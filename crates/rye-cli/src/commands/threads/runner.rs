@@ -128,9 +128,9 @@ pub fn drive_with(
                 finished = finish_with_answers(&threads, resumed, prompt.as_ref(), &renderer).await?;
             }
             wait_for_others(&threads, &print_line).await;
-            print_background_threads(&threads, &finished.thread_id, &print_line);
+            print_background_threads(&threads, &finished.thread_id, &print_line).await;
             let questions = match finished.outcome.has_questions() {
-                true => threads.open_approvals(&finished.thread_id)?,
+                true => threads.open_approvals(&finished.thread_id).await?,
                 false => Vec::new(),
             };
             Ok((finished, questions))
@@ -157,7 +157,7 @@ pub fn leave_suspended(output: Output, id: &ThreadId) -> CommandError {
 }
 
 /// Waits until a thread has ended or stopped. What it or a thread below it asks meanwhile is put to the person at the
-/// terminal, if there is one; answered, it goes on.
+/// terminal, if there is one; answered, it continues.
 async fn finish_with_answers(
     threads: &Threads,
     started: StartedThread,
@@ -181,7 +181,7 @@ async fn finish_with_answers(
             Some(finished) => finished.outcome.status == ThreadStatus::Suspended && !is_left,
             None => threads.has_pending_approvals(),
         };
-        let open = if may_ask { threads.open_approvals(&root)? } else { Vec::new() };
+        let open = if may_ask { threads.open_approvals(&root).await? } else { Vec::new() };
         let has_asked = !open.is_empty();
         if has_asked {
             let (prompt, threads) = (prompt.clone(), threads.clone());
@@ -219,11 +219,12 @@ async fn wait_for_others(threads: &Threads, print_line: &impl Fn(String)) {
 }
 
 /// Detached threads continue in the background.
-fn print_background_threads(threads: &Threads, id: &ThreadId, print_line: &impl Fn(String)) {
+async fn print_background_threads(threads: &Threads, id: &ThreadId, print_line: &impl Fn(String)) {
     let is_active = |row: &&ThreadRow| {
         row.id != *id && matches!(row.status, ThreadStatus::Created | ThreadStatus::Running)
     };
-    let count = threads.store().subtree(id).map_or(0, |rows| rows.iter().filter(is_active).count());
+    let count =
+        threads.store().shared().subtree(id).await.map_or(0, |rows| rows.iter().filter(is_active).count());
     if count > 0 {
         let others = pluralize(count as u64, "thread");
         print_line(paint(
@@ -262,7 +263,7 @@ pub fn exit_code(status: ThreadStatus) -> u8 {
     code.kind().exit_code()
 }
 
-/// The end: the result on stdout, and what went wrong with the command that mends it.
+/// The end: the result on stdout, and what went wrong with the command that fixes it.
 fn print_outcome(output: Output, view: Option<&ThreadView>, finished: &FinishedThread) -> CommandResult {
     let outcome = &finished.outcome;
     if output.is_json {

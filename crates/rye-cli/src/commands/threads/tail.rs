@@ -100,7 +100,7 @@ fn print_events(
     Ok(())
 }
 
-/// What is left to say: the last words, and how to go on.
+/// What is left to say: the last words, and how to continue.
 fn print_end(
     context: &CommandContext,
     index: &ThreadIndex,

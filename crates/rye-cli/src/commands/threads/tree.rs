@@ -54,8 +54,8 @@ pub fn tree(context: &CommandContext, id: Option<&str>, is_live: bool) -> Comman
     Ok(())
 }
 
-/// Draws it anew whenever something has changed, until nothing runs any more. Where nothing can be drawn over, each line
-/// that has changed is told again.
+/// Draws it again whenever something has changed, until nothing runs any more. Where nothing can be drawn over, each line
+/// that has changed is reported again.
 fn watch(context: &CommandContext, index: &ThreadIndex, root: Option<&ThreadRow>) -> CommandResult {
     let output = &context.output;
     let status = (output.is_live() && !output.is_json).then(|| output.status_line());
@@ -69,7 +69,7 @@ fn watch(context: &CommandContext, index: &ThreadIndex, root: Option<&ThreadRow>
         if let Some(status) = status.as_ref().filter(|_| has_changed && !is_done) {
             status.set_text(&render(&tree_rows(index, &rows)?));
         }
-        // At the end the whole tree is drawn; of what is read by programs, each thread is told as it ended.
+        // At the end the whole tree is drawn; of what is read by programs, each thread is printed as it ended.
         if status.is_none() && (has_changed || is_done) && (output.is_json || !is_done) {
             print_changes(context, &tree_rows(index, &rows)?, &mut printed)?;
         }

@@ -20,7 +20,7 @@ use crate::commands::{CommandContext, CommandResult, error_with_data};
 use crate::live::format::{format_count, pluralize, truncate};
 use crate::output::{DIM, ERROR, SUCCESS, WARNING, paint};
 
-/// How often a thread is looked at while it goes on, and how long to wait in between.
+/// How often a thread is looked at while it continues, and how long to wait in between.
 const MAX_ATTEMPTS: u32 = 20;
 const RETRY_INTERVAL: std::time::Duration = std::time::Duration::from_millis(25);
 
@@ -152,7 +152,7 @@ fn check_thread(context: &CommandContext, index: &ThreadIndex, row: &ThreadRow) 
         attempts += 1;
         let newer = index.store.thread(&row.id).ok().flatten();
         match newer {
-            // It may have gone on between two looks: what is wrong is wrong the next time as well.
+            // It may have continued between two looks: what is wrong is wrong the next time as well.
             Some(newer)
                 if attempts < MAX_ATTEMPTS && is_suspicious && (is_active || has_changed(&row, &newer)) =>
             {
@@ -187,7 +187,7 @@ fn check_thread(context: &CommandContext, index: &ThreadIndex, row: &ThreadRow) 
     ThreadCheck { id, directive, state, is_bad, report: Some(report), problem }
 }
 
-/// Whether a thread has gone on between two looks.
+/// Whether a thread has continued between two looks.
 fn has_changed(before: &ThreadRow, now: &ThreadRow) -> bool {
     before.transcript_head != now.transcript_head || before.status != now.status
 }

@@ -29,7 +29,7 @@ pub(super) fn look(
 ) -> Result<Vec<ScannedLockfile>> {
     let (id, here) = (tool_id(resolved)?, current_project(engine));
     let is_here = |lockfile: &Lockfile| lockfile.project.is_some() && lockfile.project == here;
-    // The pin of a tool that is hidden here does not count once the one that hides it is pinned.
+    // The pin of a tool that is hidden here has no effect once the one that hides it is pinned.
     let is_pinned_here =
         current.iter().any(|found| found.tier == SpaceTier::User && is_here(&found.lockfile));
     let counts = |scanned: &ScannedLockfile| match (&scanned.lockfile, scanned.tier) {

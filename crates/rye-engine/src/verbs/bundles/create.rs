@@ -80,7 +80,7 @@ pub struct BundleBuild {
     temporary_folder: LockedTempDir,
     /// What it holds.
     pub staged: StagedBundle,
-    /// What is told about it.
+    /// What is reported about it.
     pub created: CreatedBundle,
 }
 
@@ -163,7 +163,7 @@ pub fn stage(engine: &Engine, request: &CreateRequest) -> Result<BundleBuild> {
     };
     let mut lockfiles = Vec::new();
     if request.with_lockfiles {
-        // Tools are pinned as they lie in the bundle, which is then made once more with the lockfiles.
+        // Tools are pinned as they lie in the bundle, which is then made again with the lockfiles.
         stage("unpinned", &collected)?;
         let (unpinned, scratch) =
             (temporary_folder.path().join("unpinned"), temporary_folder.path().join("lockfiles"));

@@ -88,7 +88,7 @@ pub(super) fn find_by_id(engine: &Engine, word: &str) -> Result<LocatedBundle> {
     find_id(engine, word).unwrap_or_else(|| Err(bundle_not_found(word)))
 }
 
-/// Whether the path is a file that is no manifest: its bytes tell later what it is.
+/// Whether the path is a file that is not a manifest: its bytes tell later what it is.
 fn is_archive(path: &Path) -> bool {
     path.is_file() && path.extension().is_none_or(|extension| extension != "yaml")
 }
@@ -131,7 +131,7 @@ fn locate_installed(engine: &Engine, installed: &BundleInstallation) -> Result<L
         Error::new(Code::NoManifest, format!("the manifest of `{}` cannot be read: {why}", installed.id))
             .hint("install the bundle again")
     })?;
-    // A pin goes before what the folder itself says; without one, the folder's own word is judged, and is no trust.
+    // A pin goes before what the folder itself says; without one, the folder's own word is judged, and is not trust.
     let pins = engine.workspace.approvals.pins_of(&installed.id);
     let mut identities: Vec<Identity> =
         pins.map(|pin| Identity::new(pin.key.clone(), installed.id.as_str())).collect();

@@ -51,7 +51,7 @@ pub struct BundleRow {
     /// The Python package it comes in, with its version.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub package: Option<String>,
-    /// How it stands to others of its id, or why it does not count.
+    /// How it stands to others of its id, or why it is not trusted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }

@@ -30,7 +30,7 @@ pub(super) fn mark_used(engine: &Engine, item: &ItemRef) -> bool {
         }
         return false;
     }
-    // The mark is a convenience: losing it only marks a first use once more.
+    // The mark is a convenience: losing it only marks a first use again.
     let _ = file::create_dirs(&folder, true)
         .and_then(|()| file::write_atomic(&path, item.to_string().as_bytes(), FileMode::Private));
     true

@@ -115,7 +115,7 @@ impl ExecuteRequest {
         self
     }
 
-    /// Sets who is told about slow steps before the run.
+    /// Sets who is notified about slow steps before the run.
     #[must_use]
     pub fn with_progress(mut self, progress: Option<ProgressListener>) -> Self {
         self.progress = progress;

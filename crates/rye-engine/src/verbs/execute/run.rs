@@ -159,7 +159,7 @@ fn run_process(
             process.timeout.saturating_add(TERMINATION_GRACE),
         )
     });
-    // The door is open for as long as the process runs, and not a moment longer.
+    // The callback channel is open for as long as the process runs, and not a moment longer.
     let callback = callback.transpose().map_err(|error| match error.kind() {
         io::ErrorKind::InvalidData => {
             Error::new(Code::InvalidInvocation, error.to_string()).for_item(&request.item)
@@ -237,7 +237,7 @@ fn run_process(
     Ok(RunOutput { outcome, receipt, trace, warnings: warnings(&finished.receipt), refusals })
 }
 
-/// A tool that has a door can call `rye`: this binary is named, and found last on the path.
+/// A tool that has a callback channel can call `rye`: this binary is named, and found last on the path.
 fn add_rye_to_path(engine: &Engine, environment: &mut BTreeMap<String, String>) {
     let (Some(program), Some(folder)) = (run_dirs::rye_program(engine), run_dirs::rye_program_folder(engine))
     else {

@@ -19,7 +19,7 @@ use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
 use crate::lockfiles::{self, LockMode, LockState, ResolvedTool, WrittenLockfile};
 
-/// What is told beside a result.
+/// What is reported beside a result.
 #[derive(Debug, Default)]
 pub(super) struct RunMessages {
     pub(super) warnings: Vec<String>,

@@ -70,7 +70,7 @@ impl InstallResponse {
 /// Installs a prepared bundle. That the user agreed, to the signer too where that is needed, is the caller's word.
 ///
 /// # Errors
-/// When something changed since it was prepared, or the system refuses. Then everything is as it was.
+/// When something changed since it was prepared, or the system refuses. Then everything is unchanged.
 pub fn install(
     engine: &Engine,
     prepared: &PreparedInstall,

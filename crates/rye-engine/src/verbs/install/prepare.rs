@@ -105,7 +105,7 @@ impl PreparedInstall {
 /// Prepares the installation of a bundle.
 ///
 /// # Errors
-/// When it is no bundle, is not what its manifest says, changed for the worse since it was last seen, or files are in
+/// When it is not a bundle, is not what its manifest says, changed for the worse since it was last seen, or files are in
 /// the way. Nothing was changed then.
 pub fn prepare(
     engine: &Engine,

@@ -84,7 +84,7 @@ pub(crate) fn read_project_file(engine: &Engine, path: &BundlePath, limit: u64) 
 /// Changes files of the project without changing a bundle. `id` is a bundle that they are about.
 ///
 /// # Errors
-/// When one of them changed meanwhile, or the system refuses. Then everything is as it was.
+/// When one of them changed meanwhile, or the system refuses. Then everything is unchanged.
 pub(crate) fn write_project_files(engine: &Engine, id: &BundleId, files: &[ProjectFile]) -> Result<()> {
     let target = InstallTarget::open(engine, SpaceTier::Project)?;
     let _lock = target.state.lock()?;

@@ -65,7 +65,7 @@ pub struct RemainingApproval {
 /// a backup is kept. Naming the bundle is the consent.
 ///
 /// # Errors
-/// When it is not installed, its lockfile is damaged, or the system refuses. Then everything is as it was.
+/// When it is not installed, its lockfile is damaged, or the system refuses. Then everything is unchanged.
 pub fn uninstall(
     engine: &Engine,
     id: &BundleId,

@@ -245,7 +245,7 @@ fn signed_items(engine: &Engine, identities: &[Identity], bundle_files: &BTreeSe
     let mut found = SignedItems::default();
     let mut signers: BTreeMap<Fingerprint, ProjectSigner> = BTreeMap::new();
     for entry in spaces.scan(&Space::Project, &ItemType::ALL).entries {
-        // Identity documents are no items.
+        // Identity documents are not items.
         let is_identity = entry.item.item_type == ItemType::Config && entry.item.id.is_within("keys");
         if is_identity || bundle_files.contains(&format!(".ai/{}", entry.relative)) {
             continue;

@@ -23,7 +23,7 @@ use crate::error::{Code, Error, Result};
 use crate::lockfiles::resigned;
 use crate::verbs::sign;
 
-/// Below the user's `.ai/`: signed records and config that are no items of a type folder.
+/// Below the user's `.ai/`: signed records and config that are not items of a type folder.
 const RECORDS_FOLDER: &str = "config/trust";
 /// The largest record that is signed again.
 const MAX_RECORD_BYTES: u64 = 8 << 20;

@@ -233,7 +233,7 @@ fn update_in(engine: &Engine, resolved: &ResolvedTool, scope: SpaceTier) -> Resu
     let (change, changes, why) = match &slot.current {
         Ok(None) => (LockfileChange::Created, Vec::new(), None),
         Err(error) => (LockfileChange::Replaced, Vec::new(), Some(error.message.clone())),
-        // Without providers nothing is excused: every change is told.
+        // Without providers nothing is excused: every change is reported.
         Ok(Some(lockfile)) => match compare(lockfile, resolved, &[]) {
             LockComparison::Matches => (LockfileChange::Unchanged, Vec::new(), None),
             LockComparison::Stale { why } => (LockfileChange::Replaced, Vec::new(), Some(why)),
@@ -287,10 +287,10 @@ fn remove_obsolete_pins(engine: &Engine, resolved: &ResolvedTool) -> Result<Vec<
 }
 
 /// Removes the pins of newer versions: the older one was accepted in their place. The user's own pin of a tool that is
-/// hidden here stays, and does not count any more.
+/// hidden here stays, and has no effect any more.
 fn remove_newer(engine: &Engine, resolved: &ResolvedTool, scope: SpaceTier) -> Result<Vec<UpdatedLockfile>> {
     let mut removed = Vec::new();
-    // A damaged lockfile of another scope is not in the way of what was accepted here: it is told afterwards.
+    // A damaged lockfile of another scope is not in the way of what was accepted here: it is reported afterwards.
     let Ok(found) = locations::effective_lockfiles(engine, resolved) else { return Ok(removed) };
     for newer in found.newer.iter().filter(|newer| newer.tier == scope) {
         let (changes, why) = match &newer.lockfile {
@@ -336,7 +336,7 @@ pub fn remove(
     let mut response = RemovedLockfiles { removed: Vec::new(), kept: Vec::new() };
     for scanned in scanned {
         let row = lockfile_row(engine, &scanned, resolve);
-        // A project's tool that hides the user's own is no reason to give up what the user pinned.
+        // A project's tool that hides the user's own is not a reason to give up what the user pinned.
         let is_hidden = scanned.tier == SpaceTier::User
             && scanned
                 .lockfile

@@ -1,5 +1,5 @@
 //! Making the changes that were prepared: one transaction for each bundle, which writes the lock with it. A process that is
-//! stopped between two bundles leaves a lock that names what is installed; the next `sync` goes on from there.
+//! stopped between two bundles leaves a lock that names what is installed; the next `sync` continues from there.
 
 use lillux::{Digest, Fingerprint};
 use rye_bundle::BundlePath;
@@ -69,7 +69,7 @@ impl SyncResponse {
 /// Makes the changes. That the user agreed, to new signers too, is the caller's word.
 ///
 /// # Errors
-/// When something changed since it was prepared, or the system refuses. The bundle at hand is as it was then; those before
+/// When something changed since it was prepared, or the system refuses. The bundle at hand is unchanged then; those before
 /// it are as they should be.
 pub fn apply(engine: &Engine, prepared: PreparedSync, progress: InstallProgress<'_>) -> Result<SyncResponse> {
     let is_noop = prepared.is_noop();

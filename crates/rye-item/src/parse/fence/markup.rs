@@ -113,7 +113,7 @@ impl<'a> MarkupTokens<'a> {
         Some(MarkupToken::Open { start, is_empty, attributes, declares_namespace })
     }
 
-    /// The inside of the opaque element `name`, whose start tag has just been read; the walk goes on at its end tag.
+    /// The inside of the opaque element `name`, whose start tag has just been read; the walk continues at its end tag.
     fn read_opaque(&mut self, name: &str) -> Option<MarkupToken<'a>> {
         let kind = OPAQUE_TAGS.iter().position(|tag| *tag == name)?;
         if self.unclosed[kind] {

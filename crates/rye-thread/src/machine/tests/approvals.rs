@@ -186,7 +186,7 @@ fn risky_call_needs_approval_first() {
     }
     let mut play = Harness::start(TestSpec::default());
     play.respond(call_response(&["allowed"]));
-    assert_eq!(dispatch_count(&mut play), 1, "nobody is asked where the rules do not say so");
+    assert_eq!(dispatch_count(&mut play), 1, "no one is asked where the rules do not say so");
 }
 
 fn approval_hook(event: &str, params: &Value) -> Value {
@@ -214,7 +214,7 @@ fn hook_approval_resumes_where_it_stopped() {
     );
     let mut play = Harness::start(TestSpec { hooks, ..TestSpec::default() });
     answer_all(&mut play, false);
-    assert_eq!(play.state.status(), ThreadStatus::Error, "nothing has begun: nobody can be told");
+    assert_eq!(play.state.status(), ThreadStatus::Error, "nothing has begun: no one can be asked");
     for (on_deny, status) in [("tell", ThreadStatus::Running), ("end", ThreadStatus::Error)] {
         let hooks = approval_hook("after_step", &json!({"suspend_reason": "too dear", "on_deny": on_deny}));
         let mut play = Harness::start(TestSpec { hooks, ..TestSpec::default() });
@@ -254,7 +254,7 @@ fn limit_approval_doubles_limit_or_ends() {
     let limits = crate::limits::ThreadLimits { turns: Some(2), ..play.state.limits };
     play.drain();
     play.apply(ThreadEvent::Resumed { limits, message: None, by: "Ada".to_owned(), answers: Vec::new() });
-    assert!(play.is_calling(), "whoever lets it go on has answered");
+    assert!(play.is_calling(), "the user who resumes it has answered");
     play.respond(text_response("all of it"));
     assert_eq!(play.state.status(), ThreadStatus::Completed);
 }

@@ -117,6 +117,7 @@ impl TestSpec {
             spawn_reason: None,
             depth: 0,
             cannot_suspend: false,
+            removed_secrets: None,
         };
         Arc::new(ThreadSpec { instance: own, template: Arc::new(shared) })
     }

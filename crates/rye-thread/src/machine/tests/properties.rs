@@ -87,11 +87,11 @@ fn respond(play: &mut Harness, choice: u8) {
                 request_id: question.id.clone(),
                 approved: !choice.is_multiple_of(3),
                 message: None,
-                by: "somebody".to_owned(),
+                by: "a user".to_owned(),
                 always: (choice % 7 == 1).then_some(crate::machine::ApprovalScope::Arguments),
             };
             let answers = play.state.pending_approvals().iter().map(verdict).collect();
-            play.apply(ThreadEvent::Resumed { limits, message: None, by: "somebody".to_owned(), answers });
+            play.apply(ThreadEvent::Resumed { limits, message: None, by: "a user".to_owned(), answers });
         }
         _ => match (choice % 5, play.state.running_tools().first()) {
             (_, Some((index, _))) => {

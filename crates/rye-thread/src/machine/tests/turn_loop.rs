@@ -193,7 +193,7 @@ fn infra_hooks_run_and_never_control() {
     play.respond(call_response(&["allowed"]));
     play.finish_tool(0, "done");
     assert!(play.event_types().contains(&"checkpoint_saved"));
-    assert!(play.is_calling(), "it goes on");
+    assert!(play.is_calling(), "it continues");
 }
 
 #[test]

@@ -97,7 +97,7 @@ def arguments(params):
         packages = list(params.get("packages") or [])
         for package in packages:
             if not PACKAGE.match(package):
-                raise Refused("`%s` is no package name with an optional version" % package)
+                raise Refused("`%s` is not a package name with an optional version" % package)
         dev = ["--save-dev"] if params.get("dev") else []
         return ["install"] + HARMLESS + QUIET + dev + ["--"] + packages
     if action == "ci":
@@ -107,7 +107,7 @@ def arguments(params):
         if not script:
             raise Refused("run needs `script`")
         if not SCRIPT.match(script):
-            raise Refused("`%s` is no name of a script" % script)
+            raise Refused("`%s` is not the name of a script" % script)
         return ["run"] + QUIET + [script, "--"] + list(params.get("arguments") or [])
     if action in ("ls", "outdated"):
         return [action] + HARMLESS + QUIET + ["--json"]

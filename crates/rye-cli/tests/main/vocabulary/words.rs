@@ -1,0 +1,102 @@
+//! The words that the vocabulary test looks for.
+
+/// Words that may not be a whole segment of a name of ours.
+pub const BANNED_SEGMENTS: &[&str] = &[
+    "anew",
+    "argue",
+    "believable",
+    "bell",
+    "birth",
+    "bond",
+    "bringer",
+    "chore",
+    "complaint",
+    "den",
+    "desk",
+    "disbelief",
+    "doing",
+    "door",
+    "doors",
+    "doorway",
+    "ear",
+    "errand",
+    "errands",
+    "folk",
+    "forgiveness",
+    "heard",
+    "keeper",
+    "knock",
+    "knocks",
+    "laid",
+    "luck",
+    "manner",
+    "mend",
+    "mended",
+    "nobody",
+    "nonsense",
+    "outstanding",
+    "patience",
+    "pen",
+    "rival",
+    "rivals",
+    "scarce",
+    "shelf",
+    "shelves",
+    "shortage",
+    "somebody",
+    "someone",
+    "spoke",
+    "stir",
+    "surround",
+    "surroundings",
+    "talk",
+    "telling",
+    "told",
+    "trouble",
+    "unfit",
+    "visitors",
+    "voice",
+    "vouch",
+    "whoever",
+    "whom",
+    "wish",
+    "wishes",
+    "woken",
+    "workshop",
+];
+
+/// Phrases that may not stand in a comment, in a text of three words or more, or in a file of a built-in bundle.
+pub const BANNED_PHRASES: &[&str] = &[
+    "anew",
+    "anybody",
+    "by now",
+    "does not count",
+    "does not hold",
+    "goes on",
+    "is asked under",
+    "is told",
+    "knock",
+    "knocks",
+    "mend",
+    "mends",
+    "nobody",
+    "not believed",
+    "once more",
+    "put aside",
+    "puts aside",
+    "said nothing",
+    "set aside",
+    "sets aside",
+    "somebody",
+    "whoever",
+];
+
+/// What may follow `no` after a verb: a comparison. "there is no x" is plain too; everything else is "not a".
+pub const COMPARISONS: &[&str] = &["fewer", "larger", "less", "longer", "more", "smaller"];
+
+/// Segments that a constant may not begin or end with, because `MAX_` and `MIN_` say it.
+pub const BANNED_BOUNDS: &[&str] =
+    &["most", "least", "largest", "longest", "deepest", "smallest", "biggest", "highest", "shortest"];
+
+/// Public type names that each crate may have for itself.
+pub const PER_CRATE_TYPES: &[&str] = &["Error", "Result"];
