@@ -12,6 +12,7 @@ mod git;
 mod outdated;
 mod plan;
 mod resolve;
+mod source_tree;
 
 use lillux::{CancelToken, Digest, PublicKey};
 use rye_bundle::BundlePath;
@@ -29,9 +30,11 @@ use rye_space::installed::installed_ids;
 pub use add::{AddRequest, prepare_add, prepare_remove};
 pub use apply::{SyncResponse, UnchangedBundle, apply};
 pub(crate) use check::check_installed;
+pub use git::LeftOutReason;
 pub use outdated::{OutdatedBundle, OutdatedReport, outdated};
 pub use plan::{PreparedBundle, PreparedSync, SyncOptions, prepare_sync, prepare_upgrade};
 pub use rye_bundle::project::SourceFields;
+pub use source_tree::{SourceFolder, fetch_source};
 
 use super::install::{self, ConflictPreference, InstallOptions, ProjectFile};
 use super::trust::check_not_damaged;
