@@ -201,7 +201,7 @@ fn check_locked_signer(engine: &Engine, locked: &LockedBundle) -> Result<()> {
         .hint("see the bundles of this project and who signed them, and decide: rye join"))
 }
 
-/// Trusts the key that a lock names for a bundle, and for nothing else.
+/// Trusts the key that a lock names for a bundle of this project, and for nothing else.
 ///
 /// # Errors
 /// When the user has no key, or the record is damaged.
@@ -211,7 +211,8 @@ pub(crate) fn approve_locked_signer(engine: &Engine, id: &BundleId, key: &Public
     let user_ai = workspace.roots.user_ai();
     let (mut approvals, _lock) = Approvals::read_locked(&user_ai, &workspace.keys)?;
     check_not_damaged(&approvals)?;
-    approvals.pin_signer(id, key, None);
+    let project = workspace.approvals.current_project.as_deref();
+    approvals.pin_signer(id, key, project, None);
     approvals.write_bundles(&user_ai, &own, &now)?;
     Ok(())
 }
