@@ -69,6 +69,15 @@ fn sibling_import_names_the_file_to_add() {
     write_function(&user, "importer", "import helper\nreturn helper.VALUE");
     let hints = hints(&user, "importer");
     assert!(hints.contains("`helper` is beside the tool") && hints.contains("__init__.py"), "{hints}");
+    write_function(&user, "relative", "from .helper import VALUE\nreturn VALUE");
+    let relative = self::hints(&user, "relative");
+    assert!(relative.contains("what it imports") && relative.contains("rye sign tool"), "{relative}");
+    // What the hint says works.
+    let head = "__version__ = \"1.0.0\"\n__category__ = \"team\"\n__tool_type__ = \"python\"\n__tool_description__ = \"d\"\n";
+    user.write("tools/team/__init__.py", head);
+    user.write("tools/team/helper.py", format!("{head}VALUE = 1\n"));
+    user.ok(["sign", "tool", "team/*"]);
+    assert_eq!(user.data(["execute", "team/importer"]), 1);
     write_function(&user, "other", "import not_there_at_all");
     let run = user.run(["execute", "team/other", "--json"]);
     assert!(!run.json()["hints"].to_string().contains("beside"), "{run}");
