@@ -534,10 +534,14 @@ fn watch(
     arguments: &ExportArguments,
 ) -> CommandResult {
     let (sender, changes) = mpsc::channel();
-    let watcher = SpaceWatcher::start_with_callback(&context.engine.workspace.spaces, move || {
-        // The other end is there as long as this runs.
-        let _ = sender.send(());
-    });
+    let watcher = SpaceWatcher::start_with_callback(
+        &context.engine.workspace.spaces,
+        &ItemType::SEARCHABLE,
+        move || {
+            // The other end is there as long as this runs.
+            let _ = sender.send(());
+        },
+    );
     let Some(_watcher) = watcher else {
         return Err(Error::new(Code::Io, "the folders of items cannot be watched")
             .hint("raise fs.inotify.max_user_watches, or export without --watch")
