@@ -59,12 +59,14 @@ pub struct ImportArguments {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ExportTarget {
     /// .claude/: skills, agents, commands, rules; CLAUDE.md; .mcp.json
+    #[value(alias = "claude")]
     ClaudeCode,
     /// .agents/skills, .codex/agents, AGENTS.md
     Codex,
     /// .cursor/: skills, agents, commands, rules; AGENTS.md
     Cursor,
     /// .gemini/: skills, agents, commands; GEMINI.md
+    #[value(alias = "gemini-cli")]
     Gemini,
     /// .agents/skills, AGENTS.md
     Agents,

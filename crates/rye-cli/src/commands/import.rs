@@ -222,14 +222,14 @@ fn show(output: &Output, plan: &ImportPlan, steps: &ImportSteps) {
         show_note(output, note);
     }
     for remote in &plan.remotes {
-        let rev = remote.rev.as_deref().map(|rev| format!(" at {rev}")).unwrap_or_default();
+        let rev = remote.rev.as_deref().map(|rev| format!(" at {}", one_line(rev))).unwrap_or_default();
         output.ask(format_args!(
             "{} {} of {}: {}{}; fetch it with --fetch {}",
             paint(WARNING, "elsewhere"),
             one_line(&remote.name),
             one_line(&remote.source),
             one_line(&remote.address),
-            one_line(&rev),
+            rev,
             one_line(&shell_word(&remote.name)),
         ));
     }

@@ -22,6 +22,16 @@ fn refused_write_names_the_line_to_add() {
 }
 
 #[test]
+fn hidden_path_names_the_line_to_add() {
+    let user = User::initialized();
+    let secret = user.context.write("home/.ssh/id_team", "key");
+    write_function(&user, "peeker", &format!("return open('{}').read()", secret.display()));
+    let hints = hints(&user, "peeker");
+    let line = format!(r#"SANDBOX = {{\"read\": [\"{}\"]}}"#, secret.display());
+    assert!(hints.contains("is closed to tools") && hints.contains(&line), "{hints}");
+}
+
+#[test]
 fn missing_variable_names_the_line_to_add() {
     let user = User::initialized();
     write_function(&user, "reader", "import os\nreturn os.environ['TEAM_TOKEN']");

@@ -387,6 +387,10 @@ pub fn with_agent_hints(mut error: Error) -> Error {
                     agent_hints::translate_hint(&hint)
                 })
                 .collect();
+            if error.hints.is_empty() {
+                let page = format!("for the user, the page about it: rye explain {}", error.code);
+                error = error.hint(page);
+            }
             return error;
         }
     };

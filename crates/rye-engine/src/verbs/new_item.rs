@@ -322,7 +322,7 @@ mod tests {
             fs_err::create_dir_all(prefix.join(path)).expect("made");
         }
         for name in ["python3.9", "python3.10", "python3.11", "node"] {
-            fs_err::write(prefix.join("bin").join(name), "").expect("written");
+            file::write_new(&prefix.join("bin").join(name), b"", FileMode::Private).expect("written");
         }
         let lacks = |name: &str| lacks_python_library(&prefix.join("bin").join(name));
         assert!(lacks("python3.9"));

@@ -44,7 +44,7 @@ pub fn gather(
 ) -> Result<GatheredPlan, Error> {
     let mut gathered = GatheredPlan { plan: ImportPlan::default(), fetched: Vec::new(), bundles: Vec::new() };
     for source in open_all(context, arguments, &mut gathered.fetched)? {
-        add(&mut gathered.plan, source.plan(options)?);
+        add(&mut gathered.plan, &mut source.plan(options)?);
     }
     if !arguments.fetch.is_empty() {
         fetch_remotes(context, arguments, options, &mut gathered)?;
@@ -140,12 +140,12 @@ fn fetch_remotes(
             gathered.bundles.push(BundleEntry { id, address: folder.name.clone(), fields });
             continue;
         }
-        let found = ImportSource::of_fetched(folder).plan(options)?;
+        let mut found = ImportSource::of_fetched(folder).plan(options)?;
         if found.items.is_empty() && found.refused.is_empty() {
             let reason = format!("`{}` holds nothing that is imported", remote.address);
             gathered.plan.refused.push(RefusedSource { source, reason });
         }
-        add(&mut gathered.plan, found);
+        add(&mut gathered.plan, &mut found);
     }
     Ok(())
 }
@@ -158,7 +158,7 @@ fn bundle_in(root: &Path) -> Option<BundleId> {
     ids.next().filter(|_| ids.next().is_none())
 }
 
-fn add(all: &mut ImportPlan, mut plan: ImportPlan) {
+fn add(all: &mut ImportPlan, plan: &mut ImportPlan) {
     let mut refused = Vec::new();
     plan.items.retain(|item| {
         let other = all.items.iter().find(|other| other.item == item.item);

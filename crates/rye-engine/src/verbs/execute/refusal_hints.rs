@@ -85,6 +85,17 @@ impl FailedRun<'_> {
         }
     }
 
+    /// A line of the sandbox, which writes metadata as YAML does, as the tool's language writes it.
+    pub(super) fn in_language(&self, line: &str) -> String {
+        let key = self.metadata_key("sandbox");
+        match key.as_str() {
+            "sandbox:" => line.to_owned(),
+            key => ["read", "write"].iter().fold(line.to_owned(), |line, name| {
+                line.replace(&format!("`sandbox: {{{name}: ["), &format!("`{key} {{\"{name}\": ["))
+            }),
+        }
+    }
+
     fn write_hint(&self, line: &str) -> Option<String> {
         if !READ_ONLY.iter().any(|message| line.contains(message)) {
             return None;

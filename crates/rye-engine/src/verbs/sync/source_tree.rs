@@ -41,8 +41,13 @@ pub fn fetch_source(
     fetch: &mut FetchContext<'_>,
 ) -> Result<SourceFolder> {
     let source = RequirementSource::parse(address, fields).map_err(|error| {
-        let failure = Error::new(Code::InvalidArgument, error.to_string());
-        failure.hint(address_hint(address))
+        let is_named = address.starts_with("git+") || fields.sha256.is_some();
+        let message = match is_named {
+            true => error.to_string(),
+            // What a bundle's source lacks says little about an address that was copied from a browser.
+            false => not_fetched(address),
+        };
+        Error::new(Code::InvalidArgument, message).hint(address_hint(address))
     })?;
     match &source {
         RequirementSource::Git(git) => fetch_repository(engine, &source, git, fetch),
@@ -61,8 +66,7 @@ pub fn fetch_source(
             Ok(SourceFolder { root, name, revision, label, left_out: Vec::new(), _folder: archive.folder })
         }
         RequirementSource::Path(_) | RequirementSource::Registry(_) => {
-            let message = format!("`{}` is neither a git repository nor an archive", one_line(address));
-            Err(Error::new(Code::InvalidArgument, message).hint(address_hint(address)))
+            Err(Error::new(Code::InvalidArgument, not_fetched(address)).hint(address_hint(address)))
         }
     }
 }
@@ -98,6 +102,13 @@ fn fetch_repository(
         left_out: tree.left_out,
         _folder: tree.folder,
     })
+}
+
+fn not_fetched(address: &str) -> String {
+    format!(
+        "`{}` is neither `git+` and a repository's address nor an archive with a digest",
+        one_line(address)
+    )
 }
 
 /// How an address that is none of ours would be written.
