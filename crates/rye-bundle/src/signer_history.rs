@@ -150,7 +150,12 @@ mod tests {
     fn pin(key: &PublicKey, seen: Option<&str>) -> SignerPin {
         let seen = seen
             .map(|text| SeenVersion { version: version(text), manifest_hash: Digest::of(text.as_bytes()) });
-        SignerPin { bundle: BundleId::new("gifts").expect("an id"), key: key.clone(), seen_version: seen }
+        SignerPin {
+            bundle: BundleId::new("gifts").expect("an id"),
+            key: key.clone(),
+            project: None,
+            seen_version: seen,
+        }
     }
 
     fn candidate(signer: Option<&PublicKey>, text: &str) -> BundleCandidate {

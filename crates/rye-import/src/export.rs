@@ -1,5 +1,6 @@
 //! Items as files of clients: what each client keeps where, and what an export would change.
 
+mod allowed_keys;
 mod files;
 mod state;
 

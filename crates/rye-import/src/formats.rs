@@ -3,8 +3,10 @@
 mod agent;
 mod apm;
 mod codex;
+mod credentials;
 mod hooks;
 mod plugin;
+mod remote;
 mod rule;
 mod script;
 mod server;

@@ -25,7 +25,8 @@ pub use change::{ItemChange, decide_change};
 pub use detect::{SourceFormat, SourceUnit, detect};
 pub use export::{ExportClient, ExportFile, ExportItem, RenderedItem};
 pub use plan::{
-    ImportNote, ImportOptions, ImportPlan, NoteKind, PlannedAsset, PlannedItem, RefusedSource, plan,
+    ImportNote, ImportOptions, ImportPlan, NoteKind, PlannedAsset, PlannedItem, RefusedSource, RemoteSource,
+    plan,
 };
 pub use provenance::{ImportedFile, ImportedItem, Provenance};
-pub use tree::{SourceEntry, SourceListing, SourcePath, SourceTree};
+pub use tree::{SourceEntry, SourceListing, SourceOrigin, SourcePath, SourceTree};

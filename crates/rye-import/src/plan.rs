@@ -133,6 +133,25 @@ pub struct ImportPlan {
     pub refused: Vec<RefusedSource>,
     /// Plugins by their name, with their version.
     pub plugins: BTreeMap<String, String>,
+    /// Plugins and packages that lie in other repositories.
+    pub remotes: Vec<RemoteSource>,
+}
+
+/// A plugin or a package that a marketplace or a manifest names, in a repository of its own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RemoteSource {
+    /// What it is called there.
+    pub name: String,
+    /// Where it is named.
+    pub source: String,
+    /// Its repository: `git+https://…`.
+    pub address: String,
+    /// The tag, branch or commit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rev: Option<String>,
+    /// The folder in it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
 }
 
 /// What one unit comes to.
@@ -142,6 +161,7 @@ pub(crate) struct UnitPlan {
     pub assets: Vec<PlannedAsset>,
     pub notes: Vec<ImportNote>,
     pub refused: Vec<RefusedSource>,
+    pub remotes: Vec<RemoteSource>,
 }
 
 /// What the reader of a unit works with.
@@ -195,6 +215,8 @@ impl UnitContext<'_> {
             format,
             name: name.to_owned(),
             source: self.listing.display_path(path.as_str()),
+            origin: self.listing.origin.as_ref().map(|origin| origin.address.clone()),
+            revision: self.listing.origin.as_ref().map(|origin| origin.revision.clone()),
             plugin: self.unit.plugin.clone(),
             sha256: lillux_hash::Digest::of(bytes).to_hex(),
             rendered: String::new(),
@@ -243,6 +265,7 @@ pub fn plan(
                 plan.assets.extend(found.assets);
                 plan.notes.extend(found.notes.into_iter().map(|note| (source.clone(), note)));
                 plan.refused.extend(found.refused);
+                plan.remotes.extend(found.remotes);
             }
             Err(reason) => {
                 let reason = reveal_hidden(&rye_item::text::one_line(&reason)).into_owned();

@@ -41,6 +41,12 @@ pub struct Provenance {
     pub name: String,
     /// Where it lay, relative to what was imported.
     pub source: String,
+    /// The address it was fetched from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<String>,
+    /// The commit or the digest it was fetched at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revision: Option<String>,
     /// The plugin it was a part of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plugin: Option<String>,

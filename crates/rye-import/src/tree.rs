@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use serde::Serialize;
+
 /// How many entries of a tree are looked at.
 pub const MAX_ENTRIES: usize = 200_000;
 /// How many files one source (a skill, a plugin) may have.
@@ -131,9 +133,20 @@ pub enum SourceEntry {
     Other,
 }
 
+/// What a source on the web was fetched from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SourceOrigin {
+    /// Its address.
+    pub address: String,
+    /// Exactly what was fetched: a commit, or `sha256:…`.
+    pub revision: String,
+}
+
 /// The names in a source tree.
 #[derive(Clone, Debug, Default)]
 pub struct SourceListing {
+    /// Where it was fetched from; none of what lies on this machine.
+    pub origin: Option<SourceOrigin>,
     /// The folders above the root, nearest last (`project/.claude`): where a file lies decides what it is.
     pub context: String,
     /// What the source is called in records and messages.

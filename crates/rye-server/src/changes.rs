@@ -100,7 +100,9 @@ async fn refresh(
         let engine = inner.engines.engine(None)?.engine;
         // Watched again each time: folders may have come and gone.
         let watcher =
-            SpaceWatcher::start_with_callback(&engine.workspace.spaces, move || changed.notify_one());
+            SpaceWatcher::start_with_callback(&engine.workspace.spaces, &ItemType::SEARCHABLE, move || {
+                changed.notify_one()
+            });
         Ok((take_snapshot(&engine), watcher))
     });
     // A project that cannot be opened offers nothing; the next request says why.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use lillux::file::Lock;
 use lillux::{Digest, PublicKey, SecretKey};
-use rye_item::BundleId;
+use rye_item::{BundleId, Space};
 use rye_trust::KeyRing;
 use rye_trust::signature::Timestamp;
 use semver::Version;
@@ -25,6 +25,8 @@ pub struct SignerPin {
     pub bundle: BundleId,
     /// The signer's whole key.
     pub key: PublicKey,
+    /// The real path of the only project it counts in; none if it counts in all of the user's projects.
+    pub project: Option<String>,
     /// What was seen of the bundle under this key.
     pub seen_version: Option<SeenVersion>,
 }
@@ -51,6 +53,8 @@ pub struct Approvals {
     pub enabled: Vec<BundleId>,
     /// Records that are not valid, and why.
     pub problems: Vec<String>,
+    /// The real path of the project they are read for.
+    pub current_project: Option<String>,
 }
 
 impl Approvals {
@@ -79,7 +83,13 @@ impl Approvals {
             .collect();
         approvals.pins = list_entries(&bundles, "bundles")
             .filter_map(|pin| {
+                // A pin whose project cannot be read counts nowhere.
+                let project = match pin.get("project") {
+                    None => None,
+                    Some(project) => Some(project.as_str()?.to_owned()),
+                };
                 Some(SignerPin {
+                    project,
                     bundle: BundleId::new(pin.get("id")?.as_str()?).ok()?,
                     key: PublicKey::from_pem(pin.get("public_key")?.as_str()?).ok()?,
                     seen_version: parse_seen_version(pin),
@@ -114,17 +124,38 @@ impl Approvals {
         project.and_then(|project| self.owners.get(project)).map_or(&[], Vec::as_slice)
     }
 
-    /// The pinned signers of the bundle `id`.
+    /// The pinned signers of the bundle `id`, in all projects and in this one.
     pub fn pins_of<'a>(&'a self, id: &'a BundleId) -> impl Iterator<Item = &'a SignerPin> {
-        self.pins.iter().filter(move |pin| pin.bundle == *id)
+        self.pins.iter().filter(move |pin| {
+            pin.bundle == *id && (pin.project.is_none() || pin.project == self.current_project)
+        })
     }
 
-    /// Pins `key` for the bundle `id` unless it is pinned, and remembers what was seen under it if that is the highest
-    /// version so far.
-    pub fn pin_signer(&mut self, id: &BundleId, key: &PublicKey, seen_version: Option<SeenVersion>) {
-        let known = self.pins.iter_mut().find(|pin| pin.bundle == *id && pin.key == *key);
+    /// The pinned signers of the bundle `id` that count for one installed in `space`: what is pinned for a project counts
+    /// for what is installed there.
+    pub fn pins_in<'a>(&'a self, id: &'a BundleId, space: &'a Space) -> impl Iterator<Item = &'a SignerPin> {
+        self.pins_of(id).filter(move |pin| pin.project.is_none() || *space == Space::Project)
+    }
+
+    /// Pins `key` for the bundle `id` in this project, or in all of them, unless it is pinned, and remembers what was seen
+    /// under it if that is the highest version so far.
+    pub fn pin_signer(
+        &mut self,
+        id: &BundleId,
+        key: &PublicKey,
+        project: Option<&str>,
+        seen_version: Option<SeenVersion>,
+    ) {
+        let is_same = |pin: &SignerPin| pin.bundle == *id && pin.key == *key;
+        let is_wider = |pin: &SignerPin| pin.project.is_none() || pin.project.as_deref() == project;
+        let known = self.pins.iter_mut().find(|pin| is_same(pin) && is_wider(pin));
         match known {
-            None => self.pins.push(SignerPin { bundle: id.clone(), key: key.clone(), seen_version }),
+            None => self.pins.push(SignerPin {
+                bundle: id.clone(),
+                key: key.clone(),
+                project: project.map(str::to_owned),
+                seen_version,
+            }),
             Some(pin) => {
                 let is_lower = |new: &SeenVersion| {
                     pin.seen_version.as_ref().is_some_and(|old| new.version < old.version)
@@ -189,6 +220,9 @@ impl Approvals {
                 rye_item::text::quote(pin.key.fingerprint().as_str()),
                 rye_item::text::quote(&pin.key.to_pem())
             ));
+            if let Some(project) = &pin.project {
+                text.push_str(&format!("    project: {}\n", rye_item::text::quote(project)));
+            }
             if let Some(seen_version) = &pin.seen_version {
                 text.push_str(&format!(
                     "    version: {}\n    manifest_hash: {}\n",

@@ -351,7 +351,7 @@ pub fn trust_installed(
             continue;
         }
         let installed = BundleInstallation::read(ai, space, id);
-        let mut pins = approvals.pins_of(id);
+        let mut pins = approvals.pins_in(id, space);
         let mut reason = None;
         let is_trusted = pins.any(|pin| match installed.trusted_files(&pin.key) {
             Ok(files) => {

@@ -131,7 +131,8 @@ impl Workspace {
             .filter(|bundle| !bundle.is_opt_in())
             .for_each(|bundle| add_signers(&mut ring, bundle));
         let core = CoreItems::load(&roots, &embedded)?;
-        let approvals = Approvals::read(&user_ai, &ring);
+        let mut approvals = Approvals::read(&user_ai, &ring);
+        approvals.current_project.clone_from(&project_key);
         match signed_ids::read(&user_ai, &ring) {
             Ok(ids) => ring.set_signed_ids(ids),
             // What can damage the record can remove it too, so a damaged one is treated as absent.

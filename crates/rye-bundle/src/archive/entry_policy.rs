@@ -13,6 +13,8 @@ const MAX_INITIAL_CAPACITY: u64 = 1 << 20;
 /// The entries of one archive, as they come in.
 pub(super) struct EntryPolicy<'a> {
     limits: &'a ArchiveLimits,
+    /// What is put before each name.
+    prefix: &'static str,
     handler: &'a mut FileHandler<'a>,
     entries: usize,
     /// Bytes that may still come.
@@ -23,8 +25,13 @@ pub(super) struct EntryPolicy<'a> {
 }
 
 impl<'a> EntryPolicy<'a> {
-    pub(super) fn new(limits: &'a ArchiveLimits, total: u64, handler: &'a mut FileHandler<'a>) -> Self {
-        Self { limits, handler, entries: 0, bytes_left: total, total, names: HashMap::new() }
+    pub(super) fn new(
+        limits: &'a ArchiveLimits,
+        total: u64,
+        prefix: &'static str,
+        handler: &'a mut FileHandler<'a>,
+    ) -> Self {
+        Self { limits, prefix, handler, entries: 0, bytes_left: total, total, names: HashMap::new() }
     }
 
     /// How many bytes may come out of the archive, the headers of its entries included.
@@ -49,7 +56,7 @@ impl<'a> EntryPolicy<'a> {
         if matches!(name, "" | "." | ".ai") {
             return Ok(());
         }
-        let path = BundlePath::new(name)?;
+        let path = BundlePath::new(format!("{}{name}", self.prefix))?;
         self.register_name(path.as_str(), false)
     }
 
@@ -60,7 +67,8 @@ impl<'a> EntryPolicy<'a> {
         size: u64,
         content: &mut dyn Read,
     ) -> Result<(), ArchiveError> {
-        let path = BundlePath::new(strip_dot_prefix(&decode_name(name)?))?;
+        let name = decode_name(name)?;
+        let path = BundlePath::new(format!("{}{}", self.prefix, strip_dot_prefix(&name)))?;
         self.register_name(path.as_str(), true)?;
         if size > self.limits.file_bytes {
             return Err(ArchiveError::TooLarge { limit: self.limits.file_bytes, what: "bytes in one file" });

@@ -105,17 +105,38 @@ impl From<InvalidBundlePath> for ArchiveError {
 /// # Errors
 /// When it is not an archive, holds what a bundle may not, or too much; then nothing is left at `into`.
 pub fn unpack(archive: &Path, limits: &ArchiveLimits, into: &Path) -> Result<Vec<BundlePath>, ArchiveError> {
+    unpack_below(archive, limits, into, "")
+}
+
+fn unpack_below(
+    archive: &Path,
+    limits: &ArchiveLimits,
+    into: &Path,
+    prefix: &'static str,
+) -> Result<Vec<BundlePath>, ArchiveError> {
     let file = fs_err::File::open(archive)?.into_parts().0;
     if !file.metadata()?.is_file() {
         return Err(ArchiveError::NotAnArchive);
     }
     create_new_folder(into)?;
-    let unpacked = unpack_into(&file, limits, into);
+    let unpacked = unpack_into(&file, limits, into, prefix);
     if unpacked.is_err() {
         // The refusal is what is worth telling; a folder that cannot be removed is only untidy.
         let _ = file::remove_tree(into);
     }
     unpacked
+}
+
+/// Takes an archive that holds no bundle apart: its files, with the same rules, as if they lay below `.ai/`.
+///
+/// # Errors
+/// As [`unpack`].
+pub fn unpack_foreign(
+    archive: &Path,
+    limits: &ArchiveLimits,
+    into: &Path,
+) -> Result<Vec<BundlePath>, ArchiveError> {
+    unpack_below(archive, limits, into, ".ai/")
 }
 
 /// Makes one new, private folder.
@@ -129,11 +150,16 @@ fn create_new_folder(path: &Path) -> io::Result<()> {
     file::create_dirs(path, true)
 }
 
-fn unpack_into(file: &File, limits: &ArchiveLimits, into: &Path) -> Result<Vec<BundlePath>, ArchiveError> {
+fn unpack_into(
+    file: &File,
+    limits: &ArchiveLimits,
+    into: &Path,
+    prefix: &'static str,
+) -> Result<Vec<BundlePath>, ArchiveError> {
     let root = Dir::open(into)?;
     let mut last: Option<(String, Dir)> = None;
     let mut files = Vec::new();
-    read_archive(file, limits, &mut |path, bytes| {
+    read_entries(file, limits, prefix, &mut |path, bytes| {
         let (parent, name) = path.as_str().rsplit_once('/').unwrap_or(("", path.as_str()));
         let folder = match last.take() {
             Some((known, folder)) if known == parent => folder,
@@ -167,8 +193,17 @@ pub type FileHandler<'a> = dyn FnMut(&BundlePath, &[u8]) -> Result<(), ArchiveEr
 /// # Errors
 /// As [`unpack`], and what `take` says.
 pub fn read_archive(
+    source: impl Read + Seek,
+    limits: &ArchiveLimits,
+    handler: &mut FileHandler<'_>,
+) -> Result<(), ArchiveError> {
+    read_entries(source, limits, "", handler)
+}
+
+fn read_entries(
     mut source: impl Read + Seek,
     limits: &ArchiveLimits,
+    prefix: &'static str,
     handler: &mut FileHandler<'_>,
 ) -> Result<(), ArchiveError> {
     let length = source.seek(SeekFrom::End(0))?;
@@ -180,7 +215,7 @@ pub fn read_archive(
         Err(error) => return Err(error.into()),
     }
     source.seek(SeekFrom::Start(0))?;
-    let mut policy = EntryPolicy::new(limits, limits.max_total_bytes(length), handler);
+    let mut policy = EntryPolicy::new(limits, limits.max_total_bytes(length), prefix, handler);
     match &magic {
         [0x28, 0xb5, 0x2f, 0xfd] => tar_reader::read_tar(source, &mut policy),
         b"PK\x03\x04" | b"PK\x05\x06" => zip_reader::read_zip(source, length, &mut policy),

@@ -10,15 +10,28 @@ use super::{ConflictArguments, WritableSpace};
 // `rye import`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "rye import --all\nrye import .claude/skills/pdf --scripts\nrye import ./some-plugin --as bundle some-plugin --dry-run\n\nHooks are listed and never imported. Nothing is fetched: clone a repository, then import the folder."
+    after_help = "rye import --all\nrye import .claude/skills/pdf --scripts\nrye import ./some-plugin --as bundle some-plugin --dry-run\n\nrye import git+https://example.com/team/kit --rev v1.2.0 --path skills\n\nHooks are listed and never imported. Of a repository one commit is fetched, and nothing of it runs."
 )]
 pub struct ImportArguments {
-    /// Folders or files: skills, agents, commands, rules, plugins, MCP configurations
-    #[arg(value_name = "PATH", value_hint = ValueHint::AnyPath, required_unless_present = "all")]
+    /// Folders, files, git+https://…, git+ssh://…, git+file://… or https://…: skills, agents, commands, rules, plugins,
+    /// MCP configurations
+    #[arg(value_name = "SOURCE", value_hint = ValueHint::AnyPath, required_unless_present = "all")]
     pub paths: Vec<PathBuf>,
     /// Everything that clients keep in this project: .claude, .agents, .codex, .cursor, .github, AGENTS.md, .mcp.json, …
     #[arg(long, conflicts_with = "paths")]
     pub all: bool,
+    /// The tag, branch or commit of a git repository [default: its default branch, at the commit it is at]
+    #[arg(long, value_name = "REV", allow_hyphen_values = true, conflicts_with = "all")]
+    pub rev: Option<String>,
+    /// The folder or file of a git repository
+    #[arg(long, value_name = "DIR", conflicts_with = "all")]
+    pub path: Option<String>,
+    /// The digest of an archive behind https://
+    #[arg(long, value_name = "DIGEST", conflicts_with = "all")]
+    pub sha256: Option<String>,
+    /// Fetch a plugin or package that a marketplace or apm.yml names in another repository; `all` for each of them
+    #[arg(long, value_name = "NAME")]
+    pub fetch: Vec<String>,
     /// Where the items go
     #[arg(long, value_name = "SPACE", default_value = "project")]
     pub to: WritableSpace,
@@ -46,12 +59,14 @@ pub struct ImportArguments {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ExportTarget {
     /// .claude/: skills, agents, commands, rules; CLAUDE.md; .mcp.json
+    #[value(alias = "claude")]
     ClaudeCode,
     /// .agents/skills, .codex/agents, AGENTS.md
     Codex,
     /// .cursor/: skills, agents, commands, rules; AGENTS.md
     Cursor,
     /// .gemini/: skills, agents, commands; GEMINI.md
+    #[value(alias = "gemini-cli")]
     Gemini,
     /// .agents/skills, AGENTS.md
     Agents,
@@ -86,11 +101,14 @@ pub struct ExportArguments {
     #[arg(value_name = "ITEM")]
     pub items: Vec<String>,
     /// Say what is stale, and change nothing; the exit code is 1 if something is
-    #[arg(long, conflicts_with_all = ["watch", "yes"])]
+    #[arg(long, conflicts_with_all = ["watch", "yes", "take_over"])]
     pub check: bool,
     /// Export again after each change, until interrupted
     #[arg(long)]
     pub watch: bool,
+    /// Replace and remove files too that an export on another machine wrote, as .ai/exports says
+    #[arg(long)]
+    pub take_over: bool,
     /// Do not prompt
     #[arg(short, long)]
     pub yes: bool,

@@ -18,15 +18,15 @@ pub enum LockCommand {
     },
     /// Show what the lockfiles of a tool pin
     Show {
-        /// The tool's id
-        #[arg(add = ArgValueCompleter::new(completion::tools))]
-        id: String,
+        /// The tool's id, with or without `tool` before it
+        #[arg(value_name = "[tool] ID", required = true, num_args = 1..=2, add = ArgValueCompleter::new(completion::tools))]
+        id: Vec<String>,
     },
     /// Compare lockfiles with what would run now
     Verify {
         /// The tool's id [default: every lockfile of project and user scope]
-        #[arg(add = ArgValueCompleter::new(completion::tools))]
-        id: Option<String>,
+        #[arg(value_name = "[tool] ID", num_args = 1..=2, add = ArgValueCompleter::new(completion::tools))]
+        id: Vec<String>,
     },
     /// Check that every tool of the project is pinned and matches (exit code 8 if not, for CI)
     #[command(after_help = "rye lock check --scope project    check as in a fresh clone")]
@@ -40,9 +40,9 @@ pub enum LockCommand {
         after_help = "rye lock update team/deploy\nrye lock update --all --scope project    pin every tool of the project for the team"
     )]
     Update {
-        /// The tool's id
-        #[arg(required_unless_present = "all", add = ArgValueCompleter::new(completion::tools))]
-        id: Option<String>,
+        /// The tool's id, with or without `tool` before it
+        #[arg(value_name = "[tool] ID", required_unless_present = "all", num_args = 1..=2, add = ArgValueCompleter::new(completion::tools))]
+        id: Vec<String>,
         /// Update every tool of the project and every pinned tool
         #[arg(long, conflicts_with = "id")]
         all: bool,
@@ -55,9 +55,9 @@ pub enum LockCommand {
     },
     /// Remove the lockfiles of a tool; its next run creates a new one
     Remove {
-        /// The tool's id
-        #[arg(add = ArgValueCompleter::new(completion::tools))]
-        id: String,
+        /// The tool's id, with or without `tool` before it
+        #[arg(value_name = "[tool] ID", required = true, num_args = 1..=2, add = ArgValueCompleter::new(completion::tools))]
+        id: Vec<String>,
         /// Only remove from this scope [default: project and user]
         #[arg(long)]
         scope: Option<WritableSpace>,

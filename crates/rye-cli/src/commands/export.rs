@@ -1,6 +1,8 @@
 //! `rye export`: signed items as the files of a client. What an export did not write, or what was edited since, is never
 //! overwritten.
 
+mod own_exports;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
@@ -18,6 +20,7 @@ use rye_server::install::{self, ClientApp, EntryState};
 use rye_space::search::SpaceWatcher;
 use serde_json::{Value, json};
 
+use self::own_exports::OwnExports;
 use super::{CommandContext, CommandError, CommandResult, confirm};
 use crate::arguments::ExportArguments;
 use crate::output::{DIM, ERROR, NAME, Output, SUCCESS, WARNING, paint};
@@ -86,11 +89,14 @@ struct ExportPlan {
     refused: Vec<(String, String)>,
     /// Whether the client's own file has to name rye.
     needs_registration: bool,
+    /// What exports on this machine wrote.
+    own: OwnExports,
 }
 
 impl ExportPlan {
     fn read(engine: &Engine, project: &Path, client: ExportClient, named: &[String]) -> Result<Self, Error> {
         let record = read_record(project, client)?;
+        let own = OwnExports::read(&engine.workspace.roots.user, project)?;
         let mut plan = Self {
             client,
             files: Vec::new(),
@@ -99,6 +105,7 @@ impl ExportPlan {
             left_out: Vec::new(),
             refused: Vec::new(),
             needs_registration: false,
+            own,
         };
         for item in wanted_items(engine, named)? {
             plan.add_item(engine, &item, !named.is_empty());
@@ -156,6 +163,25 @@ impl ExportPlan {
 
     fn in_state(&self, wanted: &[ExportState]) -> impl Iterator<Item = &FileExport> {
         self.states.iter().filter(move |file| wanted.contains(&file.state))
+    }
+
+    /// Files to be replaced or removed that only the project's record says an export wrote.
+    fn written_elsewhere(&self) -> Vec<&str> {
+        let changed = self.in_state(&[ExportState::Stale, ExportState::Obsolete]);
+        let is_known = |path: &str| {
+            self.record.files.get(path).is_some_and(|recorded| self.own.knows(path, &recorded.sha256))
+        };
+        changed.map(|file| file.path.as_str()).filter(|path| !is_known(path)).collect()
+    }
+
+    /// Enters what is there as this export would have it into the record of this machine.
+    fn record_own(&mut self, removed: &[String]) -> Result<(), Error> {
+        let mut is_changed = !removed.is_empty();
+        for file in &self.files {
+            is_changed |= self.own.insert(&file.path, &Digest::of(&file.bytes).to_hex());
+        }
+        removed.iter().for_each(|path| self.own.remove(path));
+        if is_changed { self.own.write() } else { Ok(()) }
     }
 
     /// Whether everything is as it should be.
@@ -368,10 +394,23 @@ fn export_once(
         let error = Error::new(Code::NotFound, "there is nothing to export");
         return Err(fail(error.hint("import something, name an item, or mark one with `export: true`")));
     }
+    let elsewhere = plan.written_elsewhere();
+    let asks = context.settings.is_interactive && !output.is_json && !arguments.yes;
+    if let Some(first) = elsewhere.first().filter(|_| !asks && !arguments.take_over) {
+        let count = counted(elsewhere.len(), "file");
+        let error = Error::new(
+            Code::ConsentNeeded,
+            format!(
+                "nothing was written: no export on this machine wrote {count} that would change, first `{first}`"
+            ),
+        );
+        let error =
+            error.hint("look at them, then add --take-over: the record in .ai/exports came with the project");
+        return Err(fail(error));
+    }
     let is_changed = !plan.is_current();
     let changes = plan.in_state(&[ExportState::Missing, ExportState::Stale, ExportState::Obsolete]).count();
     if is_changed {
-        let asks = context.settings.is_interactive && !output.is_json;
         let has_consent = arguments.yes
             || (asks && {
                 let removed = plan.in_state(&[ExportState::Obsolete]).count();
@@ -379,7 +418,11 @@ fn export_once(
                     0 => String::new(),
                     count => format!(", {} of them deleted", counted(count, "file")),
                 };
-                output.ask(format_args!("change {}{removed}? [y/N]", counted(changes, "file")));
+                let elsewhere = match elsewhere.len() {
+                    0 => String::new(),
+                    count => format!(", {} not written on this machine", counted(count, "file")),
+                };
+                output.ask(format_args!("change {}{removed}{elsewhere}? [y/N]", counted(changes, "file")));
                 confirm()?
             });
         if !has_consent {
@@ -387,6 +430,8 @@ fn export_once(
             return Err(fail(error.hint("read the plan, then add --yes")));
         }
         write(context, project, &mut plan)?;
+    } else {
+        plan.record_own(&[])?;
     }
     if output.is_json {
         output.print_json(&rye_engine::success_response(None, None, data))?;
@@ -427,10 +472,11 @@ fn write(context: &CommandContext, project: &Path, plan: &mut ExportPlan) -> Res
         let exported = ExportedFile { sha256: Digest::of(&file.bytes).to_hex(), item: file.item.clone() };
         plan.record.files.insert(file.path.clone(), exported);
     }
-    for path in obsolete {
-        file::remove_beneath(project, Path::new(&path))?;
-        plan.record.files.remove(&path);
+    for path in &obsolete {
+        file::remove_beneath(project, Path::new(path))?;
+        plan.record.files.remove(path);
     }
+    plan.record_own(&obsolete)?;
     let folder = file::create_folders_beneath(project, Path::new(".ai/exports"), false)?;
     let name = format!("{}.json", plan.client.as_str());
     file::write_atomic(&folder.join(name), plan.record.to_text().as_bytes(), FileMode::Preserve)?;
@@ -488,10 +534,14 @@ fn watch(
     arguments: &ExportArguments,
 ) -> CommandResult {
     let (sender, changes) = mpsc::channel();
-    let watcher = SpaceWatcher::start_with_callback(&context.engine.workspace.spaces, move || {
-        // The other end is there as long as this runs.
-        let _ = sender.send(());
-    });
+    let watcher = SpaceWatcher::start_with_callback(
+        &context.engine.workspace.spaces,
+        &ItemType::SEARCHABLE,
+        move || {
+            // The other end is there as long as this runs.
+            let _ = sender.send(());
+        },
+    );
     let Some(_watcher) = watcher else {
         return Err(Error::new(Code::Io, "the folders of items cannot be watched")
             .hint("raise fs.inotify.max_user_watches, or export without --watch")

@@ -1,18 +1,20 @@
 //! `rye import`: shows what would become of what other clients keep, then writes and signs it after a yes.
 
 mod apply;
+mod gather;
 mod source;
 
 use rye_engine::verbs::bundles::{self, CreateRequest};
 use rye_engine::{Code, Error};
-use rye_import::{ImportNote, ImportOptions, ImportPlan, ItemChange, RefusedSource};
+use rye_import::{ImportNote, ImportOptions, ImportPlan, ItemChange, RefusedSource, SourceOrigin};
 use rye_item::BundleId;
-use rye_item::text::{counted, one_line};
+use rye_item::space::SpaceTier;
+use rye_item::text::{counted, one_line, shell_word};
 use serde_json::{Value, json};
 
 use self::apply::ImportSteps;
-use self::source::ImportSource;
-use super::{CommandContext, CommandError, CommandResult, confirm};
+use self::gather::{BundleEntry, GatheredPlan};
+use super::{CommandContext, CommandError, CommandResult, confirm, project_bundles};
 use crate::arguments::ImportArguments;
 use crate::output::{DIM, ERROR, NAME, Output, SUCCESS, WARNING, display_path, paint};
 
@@ -28,34 +30,101 @@ pub fn import(context: &CommandContext, arguments: &ImportArguments) -> CommandR
         allow_hidden: arguments.allow_hidden,
         author: context.settings.owner.clone(),
     };
-    let mut plan = read_plan(context, arguments, &options)?;
+    let GatheredPlan { mut plan, fetched, bundles } = gather::gather(context, arguments, &options)?;
     let steps =
         ImportSteps::decide(&context.engine, arguments.to.tier(), &mut plan, arguments.conflict.theirs)?;
     let output = &context.output;
     if !output.is_json {
+        for origin in &fetched {
+            output.ask(format_args!(
+                "fetched {} at {}",
+                one_line(&origin.address),
+                one_line(&origin.revision)
+            ));
+        }
         show(output, &plan, &steps);
+        for bundle in &bundles {
+            output.ask(format_args!(
+                "{} {}: an entry of .ai/bundles.toml, from {} at {}",
+                paint(SUCCESS, "bundle   "),
+                paint(NAME, &bundle.id),
+                one_line(&bundle.address),
+                one_line(bundle.fields.rev.as_deref().unwrap_or_default())
+            ));
+        }
     }
-    if steps.items.is_empty() {
-        let data = to_value(&plan, &steps, false, None);
+    if steps.items.is_empty() && bundles.is_empty() {
+        let data = to_value(&plan, &steps, &fetched, false, None);
         return Err(nothing_error(&plan, data));
     }
     if arguments.dry_run {
-        return report(context, &plan, &steps, false, None);
+        return report(
+            context,
+            &plan,
+            &steps,
+            &fetched,
+            Outcome { is_written: false, bundle: None, added: &[] },
+        );
     }
-    if steps.has_changes() {
-        if !arguments.yes && !has_consent(context, &steps)? {
+    if steps.has_changes() || !bundles.is_empty() {
+        if !arguments.yes && !has_consent(context, &steps, bundles.len())? {
             let error = Error::new(Code::ConsentNeeded, "nothing was changed: importing needs a yes");
             let error = error.hint("read the plan, then add --yes");
-            let data = to_value(&plan, &steps, false, None);
+            let data = to_value(&plan, &steps, &fetched, false, None);
             return Err(CommandError::Engine(error, Some(Box::new(data))));
         }
         steps.write(&context.settings.roots.cache.join("import-backups"))?;
     }
+    let added = add_bundles(context, arguments, &mut plan, bundles);
     let made = match &bundle {
         Some(id) => Some(create_bundle(context, id, &plan)?),
         None => None,
     };
-    report(context, &plan, &steps, true, made.as_deref())
+    report(
+        context,
+        &plan,
+        &steps,
+        &fetched,
+        Outcome { is_written: true, bundle: made.as_deref(), added: &added },
+    )
+}
+
+/// Makes packages that are bundles entries of the project's manifest. One that cannot be added is refused by name.
+fn add_bundles(
+    context: &CommandContext,
+    arguments: &ImportArguments,
+    plan: &mut ImportPlan,
+    bundles: Vec<BundleEntry>,
+) -> Vec<String> {
+    let mut added = Vec::new();
+    for bundle in bundles {
+        let command = project_bundles::add_command(&bundle.address, &bundle.fields);
+        let done = match arguments.to.tier() {
+            SpaceTier::Project => {
+                project_bundles::add_commit(context, &bundle.address, &bundle.fields, arguments.yes)
+            }
+            SpaceTier::User | SpaceTier::System => {
+                Err(Error::new(Code::InvalidArgument, "a manifest is a project's").into())
+            }
+        };
+        let reason = match done {
+            Ok(_) => {
+                added.push(bundle.id.to_string());
+                continue;
+            }
+            Err(CommandError::Engine(error, _)) => {
+                let signer = error.hints.iter().find(|hint| hint.contains("rye add "));
+                match signer {
+                    Some(hint) => format!("{}; {hint}", error.message),
+                    None => format!("{}; try it on its own: {command}", error.message),
+                }
+            }
+            Err(CommandError::Output(error)) => error.to_string(),
+            Err(CommandError::Exit(code)) => format!("it ended with {code}"),
+        };
+        plan.refused.push(RefusedSource { source: format!("{} ({})", bundle.address, bundle.id), reason });
+    }
+    added
 }
 
 fn bundle_id(arguments: &ImportArguments) -> Result<Option<BundleId>, Error> {
@@ -67,50 +136,18 @@ fn bundle_id(arguments: &ImportArguments) -> Result<Option<BundleId>, Error> {
     }
 }
 
-/// The plans of all sources in one. The same item from two of them is refused unless it is the same.
-fn read_plan(
-    context: &CommandContext,
-    arguments: &ImportArguments,
-    options: &ImportOptions,
-) -> Result<ImportPlan, Error> {
-    let project = context.settings.roots.project.as_deref();
-    let sources = match (arguments.all, project) {
-        (true, Some(project)) => vec![ImportSource::of_project(project)?],
-        (true, None) => return Err(rye_engine::verbs::new_item::no_project_error(&context.engine)),
-        (false, _) => {
-            let open = |path| ImportSource::open(path, &context.settings.working_dir, project);
-            arguments.paths.iter().map(|path| open(path.as_path())).collect::<Result<Vec<_>, _>>()?
-        }
-    };
-    let mut all = ImportPlan::default();
-    for source in sources {
-        let mut plan = source.plan(options)?;
-        let mut refused = Vec::new();
-        plan.items.retain(|item| {
-            let other = all.items.iter().find(|other| other.item == item.item);
-            if let Some(other) = other.filter(|other| other.provenance.sha256 != item.provenance.sha256) {
-                let reason = format!("`{}` comes from `{}` already", item.item, other.provenance.source);
-                refused.push(RefusedSource { source: item.provenance.source.clone(), reason });
-            }
-            other.is_none()
-        });
-        plan.assets.retain(|asset| !all.assets.iter().any(|other| other.path == asset.path));
-        all.items.append(&mut plan.items);
-        all.assets.append(&mut plan.assets);
-        all.notes.append(&mut plan.notes);
-        all.refused.append(&mut plan.refused);
-        all.refused.append(&mut refused);
-        all.plugins.append(&mut plan.plugins);
-    }
-    Ok(all)
-}
-
-fn has_consent(context: &CommandContext, steps: &ImportSteps) -> std::io::Result<bool> {
+fn has_consent(context: &CommandContext, steps: &ImportSteps, bundles: usize) -> std::io::Result<bool> {
     if !context.settings.is_interactive || context.output.is_json {
         return Ok(false);
     }
     let count = steps.items.iter().filter(|step| step.change.is_written()).count();
-    context.output.ask(format_args!("write and sign {} with your key? [y/N]", counted(count, "item")));
+    let bundles = match bundles {
+        0 => String::new(),
+        count => format!(", and add {} to .ai/bundles.toml", counted(count, "bundle")),
+    };
+    context
+        .output
+        .ask(format_args!("write and sign {} with your key{bundles}? [y/N]", counted(count, "item")));
     confirm()
 }
 
@@ -122,6 +159,14 @@ fn nothing_error(plan: &ImportPlan, data: Value) -> CommandError {
             let message =
                 format!("nothing was imported: {what} refused, first `{}`: {}", first.source, first.reason);
             Error::new(Code::Invalid, message).hint("correct the source, or import a part of it")
+        }
+        None if !plan.remotes.is_empty() => {
+            let count = counted(plan.remotes.len(), "source");
+            Error::new(
+                Code::NotFound,
+                format!("nothing to import was found here: {count} in other repositories"),
+            )
+            .hint("fetch them: --fetch NAME, or --fetch all")
         }
         None => Error::new(Code::NotFound, "nothing to import was found")
             .hint("name a folder with SKILL.md, .claude, .cursor, .codex, .mcp.json, AGENTS.md or a plugin"),
@@ -176,6 +221,18 @@ fn show(output: &Output, plan: &ImportPlan, steps: &ImportSteps) {
         output.ask(one_line(source));
         show_note(output, note);
     }
+    for remote in &plan.remotes {
+        let rev = remote.rev.as_deref().map(|rev| format!(" at {}", one_line(rev))).unwrap_or_default();
+        output.ask(format_args!(
+            "{} {} of {}: {}{}; fetch it with --fetch {}",
+            paint(WARNING, "elsewhere"),
+            one_line(&remote.name),
+            one_line(&remote.source),
+            one_line(&remote.address),
+            rev,
+            one_line(&shell_word(&remote.name)),
+        ));
+    }
     for refused in &plan.refused {
         output.ask(format_args!(
             "{} {}: {}",
@@ -190,7 +247,13 @@ fn show_note(output: &Output, note: &ImportNote) {
     output.ask(format_args!("          {} {}", paint(WARNING, note.kind.as_str()), one_line(&note.text)));
 }
 
-fn to_value(plan: &ImportPlan, steps: &ImportSteps, is_written: bool, bundle: Option<&str>) -> Value {
+fn to_value(
+    plan: &ImportPlan,
+    steps: &ImportSteps,
+    fetched: &[SourceOrigin],
+    is_written: bool,
+    bundle: Option<&str>,
+) -> Value {
     let items: Vec<Value> = steps
         .items
         .iter()
@@ -213,19 +276,32 @@ fn to_value(plan: &ImportPlan, steps: &ImportSteps, is_written: bool, bundle: Op
         "removed": steps.removed,
         "notes": notes.collect::<Vec<_>>(),
         "refused": plan.refused,
+        "elsewhere": plan.remotes,
+        "fetched": fetched,
         "written": is_written && steps.has_changes(),
         "bundle": bundle,
     })
+}
+
+/// What an import came to.
+struct Outcome<'a> {
+    is_written: bool,
+    bundle: Option<&'a str>,
+    /// Bundles that were added to the project's manifest.
+    added: &'a [String],
 }
 
 fn report(
     context: &CommandContext,
     plan: &ImportPlan,
     steps: &ImportSteps,
-    is_written: bool,
-    bundle: Option<&str>,
+    fetched: &[SourceOrigin],
+    outcome: Outcome<'_>,
 ) -> CommandResult {
-    if context.print_if_json(None, None, &to_value(plan, steps, is_written, bundle))? {
+    let Outcome { is_written, bundle, added } = outcome;
+    let mut data = to_value(plan, steps, fetched, is_written, bundle);
+    data["added"] = json!(added);
+    if context.print_if_json(None, None, &data)? {
         return Ok(());
     }
     let count =
@@ -241,7 +317,7 @@ fn report(
             parts.push(format!("{number} {word}"));
         }
     }
-    let word = match (is_written, steps.has_changes()) {
+    let word = match (is_written, steps.has_changes() || !added.is_empty()) {
         (true, true) => "imported and signed",
         (true, false) => "nothing changed",
         (false, _) => "would import",
@@ -249,6 +325,9 @@ fn report(
     context.output.print(format_args!("{}: {}", paint(SUCCESS, word), parts.join(", ")))?;
     if count(&[ItemChange::Keep]) > 0 {
         context.output.note("kept items were changed here and in the source: --theirs takes the source's");
+    }
+    for id in added {
+        context.output.note(format_args!("added {id} to .ai/bundles.toml"));
     }
     match bundle {
         Some(bundle) => context.output.note(format_args!("bundle: {bundle}")),

@@ -1,14 +1,15 @@
 //! `rye lock`.
 
-use rye_engine::Code;
 use rye_engine::lockfiles::LockedElement;
 use rye_engine::programs::{NewProgram, ProgramRecordReport, ProgramReview, review_tools};
+use rye_engine::verbs::load;
 use rye_engine::verbs::lock::{
     self, LockCheckReport, LockListScope, LockUpdate, LockUpdateReport, LockVerifyReport, LockfileChange,
     LockfileDetails, LockfileRow, LockfileStatus, RemovedLockfiles, ToolLockState,
 };
-use rye_item::ItemRef;
+use rye_engine::{Code, Error};
 use rye_item::text::counted;
+use rye_item::{ItemRef, ItemType};
 use serde_json::json;
 
 use super::{CommandContext, CommandError, CommandResult, error_with_data, programs};
@@ -25,35 +26,58 @@ pub fn run(context: &CommandContext, command: &LockCommand) -> CommandResult {
             show_list(context, &lock::list(engine, reach, &resolve))
         }
         LockCommand::Show { id } => {
-            let item = ItemRef::parse(Some("tool"), id)?;
+            let item = find_tool(context, id)?;
             show_lockfiles(context, &item, &lock::show(engine, &item, &resolve)?)
         }
         LockCommand::Verify { id } => {
-            let item = id.as_deref().map(|id| ItemRef::parse(Some("tool"), id)).transpose()?;
+            let item = (!id.is_empty()).then(|| find_tool(context, id)).transpose()?;
             show_verification(context, item.as_ref(), &lock::verify(engine, item.as_ref(), &resolve)?)
         }
         LockCommand::Check { scope } => {
             show_check(context, &lock::check(engine, scope.map(WritableSpace::tier), &resolve)?)
         }
-        LockCommand::Update { id: Some(id), scope, yes, .. } => {
-            let item = ItemRef::parse(Some("tool"), id)?;
+        LockCommand::Update { id, scope, yes, .. } if !id.is_empty() => {
+            let item = find_tool(context, id)?;
             let scope = scope.map(WritableSpace::tier);
             let review = reviewed(context, std::slice::from_ref(&item), *yes, item.id.as_str())?;
             let updated = lock::update(engine, &item, scope, &resolve)?;
             show_update(context, &updated, review)
         }
-        LockCommand::Update { id: None, scope, yes, .. } => {
+        LockCommand::Update { scope, yes, .. } => {
             let tools = lock::pinnable_tools(engine, &resolve)?;
             let review = reviewed(context, &tools, *yes, "--all")?;
             let all = lock::update_all(engine, scope.map(WritableSpace::tier), &resolve)?;
             show_update_all(context, &all, review)
         }
         LockCommand::Remove { id, scope } => {
-            let item = ItemRef::parse(Some("tool"), id)?;
+            let item = find_tool(context, id)?;
             let scope = scope.map(WritableSpace::tier);
             show_removal(context, &item, &lock::remove(engine, &item, scope, &resolve)?)
         }
         LockCommand::Prune => show_prune(context, &lock::prune(engine, &resolve)?),
+    }
+}
+
+/// The tool that is named: `ID`, `tool ID` or `tool:ID`. Its file need not be there any more.
+fn find_tool(context: &CommandContext, words: &[String]) -> Result<ItemRef, Error> {
+    let item = match words {
+        [id] if id.contains(':') => ItemRef::parse(None, id)?,
+        // Only what is something else alone is not taken for a tool.
+        [id] => match load::find_by_id(&context.engine, id, None) {
+            Ok(found) => found,
+            Err(_) => ItemRef::parse(Some("tool"), id)?,
+        },
+        [item_type, id] => ItemRef::parse(Some(item_type), id)?,
+        _ => {
+            return Err(Error::new(Code::InvalidArgument, "no tool given").hint("rye list tool"));
+        }
+    };
+    match item.item_type {
+        ItemType::Tool => Ok(item),
+        ItemType::Directive | ItemType::Knowledge | ItemType::Config => {
+            let message = format!("{item} has no lockfile: only tools are pinned");
+            Err(Error::new(Code::InvalidArgument, message).hint("tools are listed by: rye list tool"))
+        }
     }
 }
 

@@ -16,7 +16,8 @@ use serde_json::{Value, json};
 use super::install::{MAX_ROWS, print_install, print_plan, print_uninstall, update_progress};
 use super::{CommandContext, CommandError, CommandResult, confirm};
 use crate::arguments::{
-    AddArguments, OutdatedArguments, RemoveArguments, SyncArguments, SyncInstallArguments, UpgradeArguments,
+    AddArguments, ConflictArguments, OutdatedArguments, RemoveArguments, SyncArguments, SyncInstallArguments,
+    UpgradeArguments,
 };
 use crate::output::{DIM, NAME, SUCCESS, WARNING, paint};
 use crate::settings;
@@ -56,6 +57,53 @@ pub fn add(context: &CommandContext, arguments: &AddArguments) -> CommandResult 
         command + &install_flags(&arguments.install) + " --yes"
     };
     finish(context, prepared, &arguments.install, &command)
+}
+
+/// Adds a bundle of a git repository at a commit, for another command that shows what was done.
+pub(super) fn add_commit(
+    context: &CommandContext,
+    source: &str,
+    fields: &SourceFields,
+    yes: bool,
+) -> Result<SyncResponse, CommandError> {
+    let install = SyncInstallArguments {
+        yes,
+        dry_run: false,
+        force: false,
+        conflict: ConflictArguments { theirs: false, ours: false },
+        allow_downgrade: false,
+    };
+    let request = AddRequest {
+        source,
+        fields: fields.clone(),
+        folder: &context.settings.working_dir,
+        range: None,
+        signer: None,
+    };
+    let prepared = with_fetch(context, &mut |fetch| {
+        sync::prepare_add(&context.engine, &request, sync_options(&install, false), fetch)
+    })?;
+    let command = |fingerprint: Option<Fingerprint>| {
+        let signer = fingerprint.map(|fingerprint| format!(" --signer {fingerprint}")).unwrap_or_default();
+        format!("{}{signer} --yes", add_command(source, fields))
+    };
+    require_consent(context, &prepared, &install, &command)?;
+    let mut done = sync::apply(&context.engine, prepared, &|_, _| {})?;
+    if !done.installed.is_empty() {
+        done.refresh_lockfiles(&context.settings.engine()?);
+    }
+    Ok(done)
+}
+
+/// The command that adds a source.
+pub(super) fn add_command(source: &str, fields: &SourceFields) -> String {
+    let mut command = format!("rye add {}", shell_word(source));
+    for (flag, value) in [("--rev", &fields.rev), ("--path", &fields.path)] {
+        if let Some(value) = value {
+            command.push_str(&format!(" {flag} {}", shell_word(value)));
+        }
+    }
+    command
 }
 
 /// `rye remove`: naming the bundle is the consent.
@@ -167,7 +215,7 @@ fn install_flags(arguments: &SyncInstallArguments) -> String {
 }
 
 /// Fetches with bars for bytes and files; Ctrl-C ends it.
-fn with_fetch<T>(
+pub(super) fn with_fetch<T>(
     context: &CommandContext,
     action: &mut dyn FnMut(&mut FetchContext<'_>) -> Result<T, Error>,
 ) -> Result<T, Error> {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use rye_engine::verbs::sign::SignResponse;
 use rye_engine::{Code, Error};
+use rye_item::ItemType;
 use rye_space::search::SpaceWatcher;
 
 use super::{CommandContext, CommandResult};
@@ -17,7 +18,7 @@ const SETTLE_TIMEOUT: Duration = Duration::from_millis(150);
 pub fn watch(context: &CommandContext, sign_all: impl Fn() -> Result<SignResponse, Error>) -> CommandResult {
     let (sender, changes) = mpsc::channel();
     let spaces = &context.engine.workspace.spaces;
-    let watcher = SpaceWatcher::start_with_callback(spaces, move || {
+    let watcher = SpaceWatcher::start_with_callback(spaces, &ItemType::ALL, move || {
         // The other end is there as long as this runs.
         let _ = sender.send(());
     });

@@ -138,3 +138,25 @@ fn record_of_a_clone_removes_nothing_else() {
     user.ok(["trust", ".", "--revoke"]);
     user.assert_refused(["export", "codex", "--yes"], 5, "RYE0905");
 }
+
+/// A record that comes with the project says that an export wrote a file of the user's own.
+#[test]
+fn files_of_other_machines_need_a_yes() {
+    let user = exported();
+    user.ok(["export", "claude-code", "--yes"]);
+    let project = user.project();
+    let (mine, text) = (project.join(".claude/agents/mine.md"), "---\nname: mine\n---\nMine\n");
+    fs::write(&mine, text).expect("written");
+    let record = project.join(".ai/exports/claude-code.json");
+    let mut value: serde_json::Value =
+        serde_json::from_slice(&fs::read(&record).expect("a record")).expect("JSON");
+    let digest = lillux::Digest::of(text.as_bytes()).to_hex();
+    value["files"][".claude/agents/mine.md"] = json!({"sha256": digest, "item": "directive:agents/mine"});
+    fs::write(&record, value.to_string()).expect("written");
+    let refused = user.run(["--json", "export", "claude-code", "--yes"]);
+    refused.error(2, "RYE0105");
+    assert!(refused.stdout.contains(".claude/agents/mine.md") && mine.exists(), "{refused}");
+    user.ok(["export", "claude-code", "--yes", "--take-over"]);
+    assert!(!mine.exists());
+    user.ok(["export", "claude-code", "--check"]);
+}

@@ -3,9 +3,14 @@
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 
+use rye_test::fake_model::{FakeModel, FakeReply};
 use serde_json::{Value, json};
 
-use crate::support::{User, text};
+use crate::bundle_manifest::{add, project_member, publish_in_git, read};
+use crate::install::BundleAuthor;
+use crate::mcp_client::Client;
+use crate::support::{User, run, text};
+use crate::thread_run::command_with_model;
 
 const SKILL: &str = "---\nname: pdf-forms\ndescription: Fill PDF forms from a table of values\nallowed-tools: Bash(git:*)\n---\n\n# PDF forms\n\nSee references/fields.md, run scripts/count.py\n";
 
@@ -167,6 +172,59 @@ fn imported_agent_runs_with_narrowed_tools() {
     );
 }
 
+/// The agent asks for what it was not granted: the thread refuses it, and nothing is written.
+#[test]
+fn imported_agent_is_a_confined_thread() {
+    let user = with_client_files();
+    user.ok(["import", ".claude/agents/file-reader.md", "--yes"]);
+    user.context.write("project/a.txt", "the text of a");
+    let seen = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let log = std::sync::Arc::clone(&seen);
+    let model = FakeModel::start(move |request| {
+        let tools: Vec<String> = request.tools().iter().map(|(name, _)| (*name).to_owned()).collect();
+        log.lock().expect("a log").push((tools, request.tool_result_texts()));
+        match request.tool_results {
+            0 => FakeReply::calls([
+                ("rye_file_system_read", json!({"path": "a.txt"})),
+                ("rye_file_system_write", json!({"path": "b.txt", "content": "x"})),
+                (
+                    "rye_execute",
+                    json!({"item_id": "tool:rye/file-system/write", "parameters": {"path": "b.txt", "content": "x"}}),
+                ),
+            ]),
+            _ => FakeReply::text("It says: the text of a"),
+        }
+    });
+    let ran = run(command_with_model(&user, &model).args(["run", "agents/file_reader", "task=Read a.txt"]));
+    assert_eq!(ran.exit, 0, "{ran}");
+    let seen = seen.lock().expect("a log");
+    let (tools, _) = &seen[0];
+    assert!(tools.iter().any(|tool| tool == "rye_file_system_read"), "{tools:?}");
+    assert!(!tools.iter().any(|tool| tool.contains("write") || tool.contains("bash")), "{tools:?}");
+    let results = seen[1].1.join("\n");
+    assert!(results.contains("the text of a"), "{results}");
+    assert!(!user.project().join("b.txt").exists(), "{results}");
+    assert_eq!(model.count(), 2, "{ran}");
+}
+
+#[test]
+fn imported_skill_is_loaded_over_mcp() {
+    let user = with_client_files();
+    user.ok(["import", "--all", "--yes", "--scripts"]);
+    let mut client = Client::connect(&user);
+    let found = client.call("rye_search", json!({"query": "fill pdf forms"}));
+    assert!(found.to_string().contains("skills/pdf-forms"), "{found}");
+    let loaded = client.call("rye_load", json!({"item_id": "skills/pdf-forms"}));
+    assert!(loaded.to_string().contains("See references/fields.md"), "{loaded}");
+    let page = client.call("rye_load", json!({"item_id": "skills/pdf-forms/references/fields"}));
+    assert!(page.to_string().contains("Checkboxes are buttons."), "{page}");
+    let ran = client.call(
+        "rye_execute",
+        json!({"item_id": "skills/pdf-forms/scripts/count", "parameters": {"args": "a b\nc"}}),
+    );
+    assert!(ran.to_string().contains("2 ['a b', 'c']"), "{ran}");
+}
+
 #[test]
 fn hostile_sources_write_nothing() {
     let user = User::initialized();
@@ -250,4 +308,131 @@ fn plugin_becomes_a_bundle() {
     let verified = user.data(["bundle", "verify", "./kit-1.2.0"]);
     assert!(!verified.is_null());
     assert!(user.project().join("kit-1.2.0/.ai/knowledge/kit/skills/one/data.json").is_file());
+}
+
+/// A git repository with a skill, and what its commits are.
+fn repository(user: &User, name: &str, text: &str) -> (String, impl Fn(&str, &str) -> String) {
+    let folder = user.context.path().join(name);
+    fs::create_dir_all(folder.join(".claude/skills/pdf/scripts")).expect("made");
+    fs::write(folder.join(".claude/skills/pdf/SKILL.md"), text).expect("written");
+    fs::write(folder.join(".claude/skills/pdf/scripts/run.sh"), "#!/bin/sh\necho run\n").expect("written");
+    fs::set_permissions(folder.join(".claude/skills/pdf/scripts/run.sh"), fs::Permissions::from_mode(0o755))
+        .expect("set");
+    symlink("/etc/passwd", folder.join("link.md")).expect("linked");
+    fs::write(folder.join(".gitattributes"), "* filter=evil\n").expect("written");
+    let place = folder.clone();
+    let git = move |arguments: &[&str]| -> String {
+        let output = std::process::Command::new("git")
+            .args(["-c", "user.name=t", "-c", "user.email=t@t", "-c", "commit.gpgsign=false"])
+            .args(arguments)
+            .current_dir(&place)
+            .env("GIT_CONFIG_GLOBAL", "/dev/null")
+            .output()
+            .expect("git");
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    };
+    git(&["init", "-q", "-b", "main"]);
+    git(&["add", "-A"]);
+    git(&["commit", "-q", "-m", "one"]);
+    let address = format!("git+file://{}", folder.display());
+    (address, move |path: &str, text: &str| {
+        if !path.is_empty() {
+            fs::write(folder.join(path), text).expect("written");
+            git(&["commit", "-q", "-am", "next"]);
+        }
+        git(&["rev-parse", "HEAD"])
+    })
+}
+
+#[test]
+fn repositories_are_imported_at_a_commit() {
+    let user = User::initialized();
+    let text = "---\nname: pdf\ndescription: Fill forms\n---\n\nOne\n";
+    let (address, commit) = repository(&user, "kit", text);
+    let first = commit("", "");
+    let data = user.data(["import", &address, "--yes"]);
+    assert_eq!(changes(&data), [("knowledge:skills/pdf".to_owned(), "create".to_owned())]);
+    assert_eq!(data["fetched"], json!([{"address": address, "revision": first}]));
+    let item = String::from_utf8(user.read("knowledge/skills/pdf.md")).expect("text");
+    assert!(item.contains(&first) && item.contains("kit/.claude/skills/pdf/SKILL.md"), "{item}");
+    let second = commit(".claude/skills/pdf/SKILL.md", &text.replace("One", "Two"));
+    let data = user.data(["import", &address, "--rev", &first, "--yes"]);
+    assert_eq!(data["written"], json!(false));
+    let data = user.data(["import", &address, "--rev", "main", "--path", ".claude/skills/pdf", "--yes"]);
+    assert_eq!(changes(&data), [("knowledge:skills/pdf".to_owned(), "update".to_owned())]);
+    let item = String::from_utf8(user.read("knowledge/skills/pdf.md")).expect("text");
+    assert!(item.contains(&second) && item.contains("Two"), "{item}");
+    let (other, _) = repository(&user, "other", text);
+    let run = user.run(["import", &other, "--yes"]);
+    assert!(run.exit != 0 && run.stderr.contains("did not come from here"), "{run}");
+    user.ok(["export", "agents", "--yes"]);
+    let script = user.project().join(".agents/skills/pdf/scripts/run.sh");
+    assert_eq!(fs::metadata(script).expect("exported").permissions().mode() & 0o100, 0o100);
+}
+
+#[test]
+fn addresses_of_other_kinds_are_refused() {
+    let user = User::initialized();
+    for (address, hint) in [
+        ("https://github.com/a/b", "rye import git+https://github.com/a/b"),
+        ("git@github.com:a/b.git", "rye import git+ssh://git@github.com/a/b.git"),
+        ("github:a/b", "rye import git+https://github.com/a/b"),
+        ("ext://sh", "git+https://"),
+        ("git+file:///nowhere/at-all", "git ls-remote"),
+    ] {
+        let run = user.run(["import", address, "--yes"]);
+        assert!(run.exit != 0 && run.stderr.contains(hint), "{address}: {run}");
+    }
+    let run = user.run(["import", "AGENTS.md", "--rev", "main"]);
+    assert!(run.stderr.contains("one address"), "{run}");
+}
+
+#[test]
+fn plugins_elsewhere_are_fetched_by_name() {
+    let user = User::initialized();
+    let text = "---\nname: pdf\ndescription: Fill forms\n---\n\nOne\n";
+    let (address, commit) = repository(&user, "kit", text);
+    let marketplace = json!({"name": "m", "plugins": [
+        {"name": "forms", "source": {"source": "git-subdir", "url": address, "path": ".claude/skills/pdf", "sha": commit("", "")}},
+        {"name": "gone", "source": {"source": "url", "url": "git+file:///nowhere/at-all"}},
+    ]});
+    user.context.write("project/market/.claude-plugin/marketplace.json", &marketplace.to_string());
+    let run = user.run(["import", "market"]);
+    assert!(
+        run.exit != 0 && run.stderr.contains("--fetch forms") && run.stderr.contains("--fetch NAME"),
+        "{run}"
+    );
+    let run = user.run(["import", "market", "--fetch", "forn"]);
+    assert!(run.exit != 0 && run.stderr.contains("forms"), "{run}");
+    let data = user.data(["import", "market", "--fetch", "forms", "--yes"]);
+    assert_eq!(changes(&data), [("knowledge:skills/pdf".to_owned(), "create".to_owned())]);
+    let data = user.data(["import", "market", "--fetch", "all", "--yes"]);
+    assert_eq!(
+        data["refused"][0]["source"],
+        json!("market/.claude-plugin/marketplace.json (gone)"),
+        "{data}"
+    );
+}
+
+#[test]
+fn packages_that_are_bundles_become_entries() {
+    let (alice, author) = (project_member("alice"), BundleAuthor::new());
+    let repository = author.user.context.path().join("repository");
+    publish_in_git(&author, &repository, "1.0.0", None);
+    let source = format!("git+file://{}", repository.display());
+    let apm =
+        format!("name: a\nversion: 1.0.0\ndependencies:\n  apm:\n    - git: {source}\n      path: bundle\n");
+    fs::write(alice.user.project().join("apm.yml"), apm).expect("written");
+    let before = fs::read(alice.user.project().join(".ai/bundles.toml")).ok();
+    let refused = alice.data(["import", "apm.yml", "--fetch", "all", "--yes"]);
+    let reason = text(&refused["refused"][0]["reason"]);
+    assert!(reason.contains("rye add") && reason.contains(&author.fingerprint()), "{refused}");
+    assert_eq!(fs::read(alice.user.project().join(".ai/bundles.toml")).ok(), before);
+    add(&alice, &author, &source, &["--rev", "main", "--path", "bundle"]);
+    let done = alice.data(["import", "apm.yml", "--fetch", "all", "--yes"]);
+    assert_eq!(done["added"], json!(["gifts"]), "{done}");
+    let manifest = read(&alice, ".ai/bundles.toml");
+    assert!(manifest.contains(&text(&done["fetched"][0]["revision"])), "{manifest}");
+    assert_eq!(alice.execute("hi").exit, 0);
 }

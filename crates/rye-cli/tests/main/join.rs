@@ -266,6 +266,19 @@ fn bundles_of_a_clone_are_joined_too() {
     bob.ok(["join", "--yes"]);
     let ran = bob.execute("hi");
     assert_eq!(ran.exit, 0, "{ran}");
+    // In another project of the same user the bundle's signer is trusted again or not at all.
+    let other = bob.user.context.path().join("other");
+    let copied = std::process::Command::new("cp").arg("-r").arg(bob.user.project()).arg(&other).status();
+    assert!(copied.expect("cp").success());
+    let in_other = |words: &[&str]| run(bob.user.command().current_dir(&other).args(words));
+    let approved = in_other(&["trust", ".", "--yes"]);
+    assert_eq!(approved.exit, 0, "{approved}");
+    let refused = in_other(&["--json", "execute", "team/hi"]);
+    assert!(refused.exit != 0 && refused.stdout.contains("rye join"), "{refused}");
+    let joined = in_other(&["join", "--yes"]);
+    assert_eq!(joined.exit, 0, "{joined}");
+    let ran = in_other(&["execute", "team/hi"]);
+    assert_eq!(ran.exit, 0, "{ran}");
 }
 
 #[test]

@@ -85,7 +85,13 @@ fn tools_match_the_command_line() {
         ("rye_sign", json!({"item_id": "tool:no/such"}), &["sign", "tool", "no/such"], "RYE0201"),
     ];
     for (tool, arguments, words, code) in failures {
-        assert_eq!(client.call_error(tool, arguments, code), cli(&user, words), "{words:?}");
+        // Hints are in the caller's language: `hints_name_calls`.
+        let without_hints = |mut answer: Value| {
+            answer.as_object_mut().expect("an object").remove("hints");
+            answer
+        };
+        let found = without_hints(client.call_error(tool, arguments, code));
+        assert_eq!(found, without_hints(cli(&user, words)), "{words:?}");
     }
     assert!(client.close().success());
 }
@@ -392,4 +398,32 @@ fn plain_answers_are_short() {
     assert!(checked.to_string().len() < 700, "{checked}");
     let full = client.call("rye_execute", json!({"item_id": "examples/hello"}));
     assert!(full["chain"].is_array() && full["sandbox"]["rows"].is_array(), "{full}");
+}
+
+/// An agent cannot type commands: what it can do itself is named as a call, the rest is for its user.
+#[test]
+fn hints_name_calls() {
+    let user = User::initialized();
+    let mut client = Client::connect(&user);
+    for (name, arguments, expected) in [
+        ("rye_load", json!({"item_id": "examples/nothing"}), r#"rye_search {"query":"nothing"}"#),
+        (
+            "rye_load",
+            json!({"item_id": "tool:examples/greet"}),
+            r#"rye_execute {"item_id":"examples/greet"}"#,
+        ),
+        (
+            "rye_execute",
+            json!({"item_id": "examples/hello", "parameters": {"nam": "x"}}),
+            r#"rye_load {"item_id":"tool:examples/hello"}"#,
+        ),
+    ] {
+        let (answer, is_error) = client.call_outcome(name, arguments);
+        assert!(is_error, "{answer}");
+        let hints: Vec<String> =
+            answer["hints"].as_array().expect("hints").iter().map(|hint| text(hint)).collect();
+        assert!(hints.iter().any(|hint| hint.contains(expected)), "{hints:?}");
+        let commands = ["rye search", "rye load", "rye execute", "rye run", "rye explain"];
+        assert!(!hints.iter().any(|hint| commands.iter().any(|word| hint.contains(word))), "{hints:?}");
+    }
 }

@@ -188,8 +188,45 @@ fn watched_items_are_signed_after_edits() {
 }
 
 #[test]
+fn watched_config_is_signed_after_edits() {
+    let user = User::initialized();
+    let write = |value: usize| {
+        user.write("config/team/deploy.yaml", format!("version: \"1.0.0\"\ncategory: team\nround: {value}\n"))
+    };
+    write(0);
+    user.ok(["sign", "config", "team/deploy"]);
+    let mut child = user
+        .program(RYE)
+        .args(["sign", "config", "team/*", "--watch"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("started");
+    let are_signed: Vec<bool> = (1..3)
+        .map(|round| {
+            write(round);
+            eventually(|| user.run(["verify", "config", "team/deploy"]).exit == 0)
+        })
+        .collect();
+    child.kill().expect("ended");
+    child.wait().expect("gone");
+    assert_eq!(are_signed, [true, true]);
+}
+
+#[test]
 fn types_are_inferred_from_ids() {
     let user = User::initialized();
+    for words in [vec!["tool:examples/hello"], vec!["tool", "examples/hello"], vec!["examples/hello"]] {
+        user.ok([&["lock", "update"], words.as_slice()].concat());
+        user.ok([&["lock", "show"], words.as_slice()].concat());
+    }
+    for words in
+        [vec!["directive:examples/greet"], vec!["examples/greet"], vec!["knowledge", "examples/style"]]
+    {
+        let refused = user.run([&["lock", "update"], words.as_slice()].concat());
+        assert!(refused.exit == 2 && refused.stderr.contains("only tools are pinned"), "{refused}");
+    }
     user.ok(["load", "examples/style"]);
     user.ok(["why", "examples/hello"]);
     user.ok(["sign", "examples/hello"]);

@@ -22,6 +22,16 @@ fn refused_write_names_the_line_to_add() {
 }
 
 #[test]
+fn hidden_path_names_the_line_to_add() {
+    let user = User::initialized();
+    let secret = user.context.write("home/.ssh/id_team", "key");
+    write_function(&user, "peeker", &format!("return open('{}').read()", secret.display()));
+    let hints = hints(&user, "peeker");
+    let line = format!(r#"SANDBOX = {{\"read\": [\"{}\"]}}"#, secret.display());
+    assert!(hints.contains("is closed to tools") && hints.contains(&line), "{hints}");
+}
+
+#[test]
 fn missing_variable_names_the_line_to_add() {
     let user = User::initialized();
     write_function(&user, "reader", "import os\nreturn os.environ['TEAM_TOKEN']");
@@ -69,6 +79,15 @@ fn sibling_import_names_the_file_to_add() {
     write_function(&user, "importer", "import helper\nreturn helper.VALUE");
     let hints = hints(&user, "importer");
     assert!(hints.contains("`helper` is beside the tool") && hints.contains("__init__.py"), "{hints}");
+    write_function(&user, "relative", "from .helper import VALUE\nreturn VALUE");
+    let relative = self::hints(&user, "relative");
+    assert!(relative.contains("what it imports") && relative.contains("rye sign tool"), "{relative}");
+    // What the hint says works.
+    let head = "__version__ = \"1.0.0\"\n__category__ = \"team\"\n__tool_type__ = \"python\"\n__tool_description__ = \"d\"\n";
+    user.write("tools/team/__init__.py", head);
+    user.write("tools/team/helper.py", format!("{head}VALUE = 1\n"));
+    user.ok(["sign", "tool", "team/*"]);
+    assert_eq!(user.data(["execute", "team/importer"]), 1);
     write_function(&user, "other", "import not_there_at_all");
     let run = user.run(["execute", "team/other", "--json"]);
     assert!(!run.json()["hints"].to_string().contains("beside"), "{run}");

@@ -1,6 +1,7 @@
 //! The actions on items as agents ask for them, over MCP or in a thread: arguments in, one call of a verb, the answer of
 //! the command line out. What is policy for agents is decided here, once.
 
+mod agent_hints;
 mod review;
 pub mod schemas;
 
@@ -367,7 +368,7 @@ pub(crate) fn address_user(text: &mut String) {
     }
 }
 
-/// A refusal as an agent reads it: what concerns signatures and trust is for its user to decide, so the hints say to
+/// A refusal as an agent reads it: hints name calls, or commands for the user; what concerns signatures and trust is for its user to decide, so the hints say to
 /// tell them, and nothing else.
 #[must_use]
 pub fn with_agent_hints(mut error: Error) -> Error {
@@ -379,7 +380,17 @@ pub fn with_agent_hints(mut error: Error) -> Error {
         Code::Untrusted => "its signer is not trusted",
         Code::Revoked => "the key that signed it is revoked",
         _ => {
-            error.hints.iter_mut().for_each(address_user);
+            error.hints = std::mem::take(&mut error.hints)
+                .into_iter()
+                .filter_map(|mut hint| {
+                    address_user(&mut hint);
+                    agent_hints::translate_hint(&hint)
+                })
+                .collect();
+            if error.hints.is_empty() {
+                let page = format!("for the user, the page about it: rye explain {}", error.code);
+                error = error.hint(page);
+            }
             return error;
         }
     };

@@ -267,10 +267,23 @@ pub(super) fn is_present(engine: &Engine, language: ToolLanguage) -> bool {
     language.programs().iter().any(|program| has_program(engine, program))
 }
 
-/// Whether a program is on the PATH of the caller.
+/// Whether a program is on the PATH of the caller, with what it needs to run tools.
 fn has_program(engine: &Engine, program: &str) -> bool {
     let path = engine.host.variables.get("PATH").map(String::as_str).unwrap_or_default();
-    std::env::split_paths(path).any(|folder| folder.is_absolute() && folder.join(program).is_file())
+    let mut found = std::env::split_paths(path)
+        .filter(|folder| folder.is_absolute())
+        .map(|folder| folder.join(program))
+        .filter(|program| program.is_file());
+    found.next().is_some_and(|program| !lacks_python_library(&program))
+}
+
+/// Whether a program is a Python that came without its library, such as Debian's `python3-minimal`: it cannot read JSON.
+fn lacks_python_library(program: &Path) -> bool {
+    let Ok(real) = fs_err::canonicalize(program) else { return false };
+    let name = real.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let prefix = real.parent().and_then(Path::parent).unwrap_or(Path::new("/"));
+    let library = prefix.join("lib").join(name);
+    name.starts_with("python3.") && library.is_dir() && !library.join("json").is_dir()
 }
 
 pub(super) fn fill(template: &str, item: &ItemRef, author: &str) -> String {
@@ -294,5 +307,27 @@ fn write_new(ai: &Path, relative: &Path, text: &str) -> Result<PathBuf> {
         Ok(()) => Ok(path),
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Err(exists_error(&path)),
         Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn python_without_its_library_is_noticed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let prefix = folder.path();
+        for path in ["bin", "lib/python3.9", "lib/python3.10/json"] {
+            fs_err::create_dir_all(prefix.join(path)).expect("made");
+        }
+        for name in ["python3.9", "python3.10", "python3.11", "node"] {
+            file::write_new(&prefix.join("bin").join(name), b"", FileMode::Private).expect("written");
+        }
+        let lacks = |name: &str| lacks_python_library(&prefix.join("bin").join(name));
+        assert!(lacks("python3.9"));
+        assert!(!lacks("python3.10") && !lacks("python3.11") && !lacks("node") && !lacks("absent"));
+        std::os::unix::fs::symlink("python3.9", prefix.join("bin/python3")).expect("linked");
+        assert!(lacks("python3"));
     }
 }

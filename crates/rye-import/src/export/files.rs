@@ -6,9 +6,9 @@ use rye_item::parse::{directive, knowledge};
 use rye_item::text::{one_line, quote};
 use serde_json::Value;
 
+use super::allowed_keys::refusal;
 use super::{ExportClient, ExportFile, ExportItem, RenderedItem};
 use crate::detect::SourceFormat;
-use crate::front_matter;
 use crate::grants::tools_of;
 use crate::names::{segment, segments};
 use crate::provenance::ImportedItem;
@@ -34,45 +34,11 @@ pub fn render_item(client: ExportClient, source: &ExportItem) -> Result<Rendered
         return Err(format!("`{}` is not a path inside the project", one_line(&file.path)));
     }
     if let RenderedItem::Files(files) = &rendered
-        && let Some(key) = files.iter().find_map(active_key)
+        && let Some(reason) = files.iter().find_map(refusal)
     {
-        return Ok(RenderedItem::NoPlace(format!(
-            "its source sets `{key}`, which was not imported and would take effect in the client"
-        )));
+        return Ok(RenderedItem::NoPlace(reason));
     }
     Ok(rendered)
-}
-
-/// Keys of heads that run something or widen what a client allows. They were listed when the source was imported.
-const ACTIVE_KEYS: [&str; 9] = [
-    "hooks",
-    "mcpServers",
-    "mcp_servers",
-    "mcp-servers",
-    "permissionMode",
-    "approval_policy",
-    "sandbox_workspace_write",
-    "shell_environment_policy",
-    "notify",
-];
-
-/// The first key of a file's head, or of a Codex agent, that would take effect in a client.
-fn active_key(file: &ExportFile) -> Option<&'static str> {
-    let text = std::str::from_utf8(&file.bytes).ok()?;
-    let fields: Vec<(String, Option<String>)> = if file.path.ends_with(".toml") {
-        let table: toml::Table = toml::from_str(text).ok()?;
-        table.into_iter().map(|(key, value)| (key, value.as_str().map(str::to_owned))).collect()
-    } else {
-        let front = front_matter::read(front_matter::split(text).ok()?.keys, &ACTIVE_KEYS).ok()?;
-        front.fields.into_iter().map(|(key, value)| (key, value.as_str().map(str::to_owned))).collect()
-    };
-    let is_full_access = |(key, value): &(String, Option<String>)| {
-        key == "sandbox_mode" && value.as_deref() == Some("danger-full-access")
-    };
-    if fields.iter().any(is_full_access) {
-        return Some("sandbox_mode");
-    }
-    ACTIVE_KEYS.into_iter().find(|active| fields.iter().any(|(key, _)| key == active))
 }
 
 fn one_file(source: &ExportItem, path: String, text: String) -> RenderedItem {

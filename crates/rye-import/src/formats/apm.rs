@@ -1,11 +1,12 @@
-//! Manifests of apm: its MCP servers are server items; its packages are repositories, which are named and not fetched.
+//! Manifests of apm: its MCP servers are server items; its packages are repositories, which are named with the commit of
+//! the lockfile and fetched only when that is asked for.
 
 use rye_item::yaml;
 use serde_json::{Map, Value};
 
-use super::server;
+use super::{remote, server};
 use crate::front_matter;
-use crate::plan::{ImportNote, NoteKind, RefusedSource, UnitContext, UnitPlan};
+use crate::plan::{ImportNote, NoteKind, RefusedSource, RemoteSource, UnitContext, UnitPlan};
 
 /// Reads a manifest, with its lockfile if there is one.
 pub(super) fn read(context: &UnitContext<'_>) -> Result<UnitPlan, String> {
@@ -29,14 +30,14 @@ pub(super) fn read(context: &UnitContext<'_>) -> Result<UnitPlan, String> {
                 ));
                 continue;
             }
-            let locked =
-                locked_commit(&lock, &name).map(|commit| format!(" at {commit}")).unwrap_or_default();
-            plan.refused.push(RefusedSource {
-                source: format!("{source} ({name})"),
-                reason: format!(
-                    "it is a repository, and nothing is fetched: clone it{locked}, then rye import the folder"
-                ),
-            });
+            match package(context, entry, &name, &lock) {
+                Some(found) => plan.remotes.push(RemoteSource { source: source.clone(), ..found }),
+                None => plan.refused.push(RefusedSource {
+                    source: format!("{source} ({name})"),
+                    reason: "its address is not one that is fetched: clone it, then rye import the folder"
+                        .to_owned(),
+                }),
+            }
         }
         let mut servers = Map::new();
         for entry in document[group]["mcp"].as_array().into_iter().flatten() {
@@ -76,14 +77,41 @@ pub(super) fn read(context: &UnitContext<'_>) -> Result<UnitPlan, String> {
     Ok(plan)
 }
 
-/// The commit that the lockfile has for a package.
-fn locked_commit(lock: &Value, name: &str) -> Option<String> {
-    let name = name.split('#').next().unwrap_or(name);
+/// A package: `owner/name`, `owner/name/folder#ref`, `host/owner/name`, or a map with `git`, `path` and `ref`.
+fn package(context: &UnitContext<'_>, entry: &Value, name: &str, lock: &Value) -> Option<RemoteSource> {
+    let (plain, rev) = name.split_once('#').map_or((name, None), |(plain, rev)| (plain, Some(rev)));
+    let (repository, path) = match plain.contains(':') {
+        true => (plain.to_owned(), None),
+        false => {
+            let parts: Vec<&str> = plain.split('/').collect();
+            let count = 2 + usize::from(parts.first().is_some_and(|first| first.contains('.')));
+            let path = parts.get(count..).map(|rest| rest.join("/")).filter(|path| !path.is_empty());
+            (parts.iter().take(count).copied().collect::<Vec<_>>().join("/"), path)
+        }
+    };
+    let address = remote::address_for(context, &repository)?;
+    let path = entry["path"].as_str().filter(|_| entry.get("git").is_some()).map(remote::plain_path).or(path);
+    let rev = entry["ref"].as_str().or(rev).map(str::to_owned);
+    Some(RemoteSource {
+        name: plain.to_owned(),
+        source: String::new(),
+        rev: locked_commit(lock, &repository, path.as_deref()).or(rev),
+        address,
+        path,
+    })
+}
+
+/// The commit that the lockfile has for a repository, and for a folder of it if it tells folders apart.
+fn locked_commit(lock: &Value, repository: &str, path: Option<&str>) -> Option<String> {
     let entries = lock["dependencies"].as_array()?;
-    let found = entries.iter().find(|entry| {
-        entry["repo_url"]
-            .as_str()
-            .is_some_and(|url| !url.is_empty() && (url.contains(name) || name.starts_with(url)))
-    })?;
-    found["resolved_commit"].as_str().map(|commit| commit.chars().take(12).collect())
+    let plain = |text: &str| {
+        let text = text.split_once("://").map_or(text, |(_, rest)| rest);
+        text.trim_end_matches('/').trim_end_matches(".git").trim_start_matches("github.com/").to_owned()
+    };
+    let wanted = plain(repository);
+    let mut found = entries.iter().filter(|entry| {
+        entry["repo_url"].as_str().is_some_and(|url| !url.is_empty() && plain(url) == wanted)
+    });
+    let of_path = found.clone().find(|entry| path.is_some() && entry["virtual_path"].as_str() == path);
+    of_path.or_else(|| found.next())?["resolved_commit"].as_str().map(str::to_owned)
 }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{hooks, parse_json, server, version};
+use super::{hooks, parse_json, remote, server, version};
 use crate::detect::SourceFormat;
 use crate::names::segment;
 use crate::plan::{ImportNote, NoteKind, PluginFacts, RefusedSource, UnitContext, UnitPlan};
@@ -150,11 +150,15 @@ pub(super) fn read_marketplace(context: &UnitContext<'_>) -> Result<UnitPlan, St
                 }
             }
             None => {
-                let source = listed;
+                let found = remote::of_marketplace(context, &name, listed);
+                if let Some(found) = found {
+                    plan.remotes.push(found);
+                    continue;
+                }
                 let keys = ["url", "repo", "package", "path"];
-                let address = keys.iter().find_map(|key| source[key].as_str()).unwrap_or("elsewhere");
-                let kind = source["source"].as_str().unwrap_or("unknown");
-                plan.refused.push(refuse(format!("its source is {kind} `{address}`: nothing is fetched; clone it, then rye import the folder")));
+                let address = keys.iter().find_map(|key| listed[key].as_str()).unwrap_or("elsewhere");
+                let kind = listed["source"].as_str().unwrap_or("unknown");
+                plan.refused.push(refuse(format!("its source is {kind} `{address}`, which is not fetched: unpack it, then rye import the folder")));
             }
         }
     }

@@ -4,6 +4,7 @@ use lillux_hash::Digest;
 use rye_item::ItemType;
 use serde_json::{Map, Value, json};
 
+use super::credentials::{CredentialFilter, variable_name};
 use super::parse_json;
 use crate::detect::SourceFormat;
 use crate::names::segment;
@@ -159,6 +160,7 @@ fn stdio(
     if command.trim().is_empty() {
         return Err("its command is empty".to_owned());
     }
+    let arguments = CredentialFilter::new(name, notes).arguments(&arguments);
     let line = format!("{command} {}", arguments.join(" "));
     notes.push(ImportNote::new(
         NoteKind::Script,
@@ -198,8 +200,9 @@ fn http(name: &str, url: &str, entry: &Value, notes: &mut Vec<ImportNote>) -> Re
     if host.contains('@') {
         return Err("its url has a name or a password in it".to_owned());
     }
+    let address = CredentialFilter::new(name, notes).address(url);
     notes.push(ImportNote::new(NoteKind::Address, format!("connects to {host} when it is used")));
-    let mut config = json!({ "transport": "http", "url": variables(url, notes) });
+    let mut config = json!({ "transport": "http", "url": variables(&address, notes) });
     let headers = secrets(name, entry.get("headers"), notes)?;
     if !headers.is_empty() {
         config["headers"] = Value::Object(headers);
@@ -232,14 +235,7 @@ fn secrets(
         }
         let is_header = key.contains('-') || key.eq_ignore_ascii_case("authorization");
         let name = if is_header { format!("{server}_{key}") } else { key.clone() };
-        let name: String = name
-            .chars()
-            .map(
-                |character| {
-                    if character.is_ascii_alphanumeric() { character.to_ascii_uppercase() } else { '_' }
-                },
-            )
-            .collect();
+        let name = variable_name(&name);
         notes.push(ImportNote::new(
             NoteKind::AsksFor,
             format!("`{key}` held a value that is not imported: set {name} in your environment"),

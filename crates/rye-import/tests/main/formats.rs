@@ -127,6 +127,8 @@ fn rules_keep_their_triggers() {
 fn servers_come_without_credentials() {
     let servers = json!({"mcpServers": {
         "files": {"command": "npx", "args": ["-y", "some-server", "${workspaceFolder}"], "env": {"API_KEY": "sk-123", "MODE": "fast", "B": "${B:-x}"}},
+        "shop": {"command": "shop-mcp", "args": ["--token", "hunter2", "--db", "postgresql://u:hunter2@db/x"]},
+        "key": {"url": "https://example.com/mcp?apiKey=hunter2&mode=a"},
         "web": {"type": "streamable-http", "url": "https://example.com/mcp", "headers": {"Authorization": "Bearer abc", "X-Mode": "1"}},
         "old": {"type": "sse", "url": "https://example.com/sse"},
         "own": {"command": "${CLAUDE_PLUGIN_ROOT}/run"},
@@ -135,7 +137,10 @@ fn servers_come_without_credentials() {
         "rye": {"command": "rye", "args": ["mcp"]}
     }});
     let plan = plan(&[(".mcp.json", &servers.to_string())]);
-    assert_eq!(names(&plan), ["tool:mcp/servers/files", "tool:mcp/servers/web"]);
+    assert_eq!(
+        names(&plan),
+        ["tool:mcp/servers/files", "tool:mcp/servers/shop", "tool:mcp/servers/key", "tool:mcp/servers/web"]
+    );
     let config =
         |name: &str| rye_item::yaml::parse(&item(&plan, name).text).expect("YAML").value["config"].clone();
     assert_eq!(
@@ -147,9 +152,23 @@ fn servers_come_without_credentials() {
         config("tool:mcp/servers/web")["headers"],
         json!({"Authorization": "${WEB_AUTHORIZATION}", "X-Mode": "${WEB_X_MODE}"})
     );
+    assert_eq!(
+        config("tool:mcp/servers/key")["url"],
+        json!("https://example.com/mcp?apiKey=${KEY_APIKEY}&mode=a")
+    );
+    assert_eq!(
+        config("tool:mcp/servers/shop")["args"],
+        json!(["--token", "${SHOP_TOKEN}", "--db", "${SHOP_URL}"])
+    );
     let all: String =
         plan.items.iter().map(|item| item.text.as_str()).chain([words(&plan).as_str()]).collect();
-    assert!(!all.contains("sk-123") && !all.contains("Bearer abc") && !all.contains("secret@"), "{all}");
+    assert!(
+        !all.contains("sk-123")
+            && !all.contains("hunter2")
+            && !all.contains("Bearer abc")
+            && !all.contains("secret@"),
+        "{all}"
+    );
     let refused: Vec<&str> = plan.refused.iter().map(|refused| refused.source.as_str()).collect();
     assert_eq!(refused, [".mcp.json (old)", ".mcp.json (own)", ".mcp.json (login)", ".mcp.json (bomb)"]);
 }
@@ -186,12 +205,53 @@ fn plugins_are_categories_of_their_name() {
         "{}",
         words(&plan)
     );
-    assert!(
-        words(&plan).contains("url `https://x.y/b.git`")
-            && words(&plan).contains("leaves the marketplace")
-            && plan.refused.len() == 2,
-        "{}",
-        words(&plan)
+    assert!(words(&plan).contains("leaves the marketplace") && plan.refused.len() == 1, "{}", words(&plan));
+}
+
+#[test]
+fn other_repositories_are_named_with_revisions() {
+    let marketplace = json!({"name": "m", "plugins": [
+        {"name": "b", "source": {"source": "url", "url": "https://x.y/b.git", "ref": "v1", "sha": "abc"}},
+        {"name": "c", "source": {"source": "github", "repo": "team/c"}},
+        {"name": "d", "source": {"source": "git-subdir", "url": "team/d", "path": "./plugins/d/"}},
+        {"name": "e", "source": {"source": "npm", "package": "@team/e"}},
+        {"name": "f", "source": {"source": "url", "url": "http://x.y/f.git"}},
+        {"name": "g", "source": {"source": "url", "url": "ext::sh -c id"}},
+    ]});
+    let apm = "name: a\nversion: 1.0.0\ndependencies:\n  apm:\n    - team/one#v1\n    - team/two/skills/pdf\n    - git: https://x.y/three.git\n      path: sub\n      ref: main\n    - ./local\n    - http://x.y/four\n";
+    let lock = "dependencies:\n  - repo_url: team/one\n    resolved_commit: aa11\n  - repo_url: https://github.com/team/two\n    virtual_path: skills/pdf\n    resolved_commit: bb22\n";
+    let plan = plan(&[
+        (".claude-plugin/marketplace.json", &marketplace.to_string()),
+        ("apm.yml", apm),
+        ("apm.lock.yaml", lock),
+    ]);
+    let found: Vec<_> = plan
+        .remotes
+        .iter()
+        .map(|found| {
+            (found.name.as_str(), found.address.as_str(), found.rev.as_deref(), found.path.as_deref())
+        })
+        .collect();
+    assert_eq!(
+        found,
+        [
+            ("b", "git+https://x.y/b.git", Some("abc"), None),
+            ("c", "git+https://github.com/team/c", None, None),
+            ("d", "git+https://github.com/team/d", None, Some("plugins/d")),
+            ("team/one", "git+https://github.com/team/one", Some("aa11"), None),
+            ("team/two/skills/pdf", "git+https://github.com/team/two", Some("bb22"), Some("skills/pdf")),
+            ("https://x.y/three.git", "git+https://x.y/three.git", Some("main"), Some("sub")),
+        ]
+    );
+    let refused: Vec<&str> = plan.refused.iter().map(|refused| refused.source.as_str()).collect();
+    assert_eq!(
+        refused,
+        [
+            ".claude-plugin/marketplace.json (e)",
+            ".claude-plugin/marketplace.json (f)",
+            ".claude-plugin/marketplace.json (g)",
+            "apm.yml (http://x.y/four)"
+        ]
     );
 }
 
@@ -233,12 +293,8 @@ fn apm_packages_are_named() {
     let lock = "dependencies:\n  - repo_url: microsoft/sample\n    resolved_commit: 0123456789abcdef0123\n";
     let plan = plan(&[("apm.yml", manifest), ("apm.lock.yaml", lock)]);
     assert_eq!(names(&plan), ["tool:mcp/servers/db"]);
-    for part in [
-        "clone it at 0123456789ab",
-        "rye import ./packages/own",
-        "server of a registry",
-        "go runs `rm -rf x`",
-    ] {
+    assert_eq!(plan.remotes[0].rev.as_deref(), Some("0123456789abcdef0123"));
+    for part in ["rye import ./packages/own", "server of a registry", "go runs `rm -rf x`"] {
         assert!(words(&plan).contains(part), "{part}: {}", words(&plan));
     }
 }

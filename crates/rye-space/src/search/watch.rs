@@ -21,12 +21,16 @@ impl SpaceWatcher {
     /// A type folder that does not exist yet is watched through its parent.
     #[must_use]
     pub fn start(spaces: &Spaces) -> Option<Self> {
-        Self::start_with_callback(spaces, || {})
+        Self::start_with_callback(spaces, &ItemType::SEARCHABLE, || {})
     }
 
-    /// As [`SpaceWatcher::start`], and calls `on_change` from another thread after each change.
+    /// As [`SpaceWatcher::start`] for items of these types, and calls `on_change` from another thread after each change.
     #[must_use]
-    pub fn start_with_callback(spaces: &Spaces, on_change: impl Fn() + Send + 'static) -> Option<Self> {
+    pub fn start_with_callback(
+        spaces: &Spaces,
+        item_types: &[ItemType],
+        on_change: impl Fn() + Send + 'static,
+    ) -> Option<Self> {
         let is_dirty = Arc::new(AtomicBool::new(true));
         let flag = Arc::clone(&is_dirty);
         let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
@@ -39,7 +43,7 @@ impl SpaceWatcher {
         })
         .ok()?;
         for folder in spaces.order().filter_map(|space| spaces.folder(&space)) {
-            watch_space(&mut watcher, &folder)?;
+            watch_space(&mut watcher, &folder, item_types)?;
         }
         Some(Self { _watcher: watcher, is_dirty })
     }
@@ -51,12 +55,12 @@ impl SpaceWatcher {
     }
 }
 
-fn watch_space(watcher: &mut RecommendedWatcher, folder: &Path) -> Option<()> {
+fn watch_space(watcher: &mut RecommendedWatcher, folder: &Path, item_types: &[ItemType]) -> Option<()> {
     if !folder.is_dir() {
         let parent = folder.parent().filter(|parent| parent.is_dir())?;
         return watcher.watch(parent, RecursiveMode::NonRecursive).ok();
     }
-    for item_type in ItemType::SEARCHABLE {
+    for item_type in item_types {
         let path = folder.join(item_type.folder());
         if path.is_dir() {
             watcher.watch(&path, RecursiveMode::Recursive).ok()?;

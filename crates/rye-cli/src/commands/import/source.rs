@@ -8,11 +8,14 @@ use std::path::{Component, Path, PathBuf};
 use lillux::Digest;
 use lillux::dir::{Dir, DirEntryKind};
 use lillux::file;
+use rye_engine::verbs::sync::{LeftOutReason, SourceFolder};
 use rye_engine::{Code, Error};
 use rye_import::tree::{
     MAX_ASSET_BYTES, MAX_ENTRIES, MAX_FOLDER_DEPTH, MAX_TEXT_BYTES, MAX_TOTAL_BYTES, SourcePathError,
 };
-use rye_import::{ImportOptions, ImportPlan, SourceEntry, SourceListing, SourcePath, SourceTree};
+use rye_import::{
+    ImportOptions, ImportPlan, SourceEntry, SourceListing, SourceOrigin, SourcePath, SourceTree,
+};
 
 use crate::commands::export;
 
@@ -52,20 +55,23 @@ pub struct ImportSource {
     label: String,
     /// What exports wrote here, by path: it is not a source, as long as it has this digest.
     exported: BTreeMap<String, String>,
+    /// What was fetched, which lies in a folder of ours.
+    fetched: Option<SourceFolder>,
+}
+
+/// Whether a source is an address and not a path.
+pub fn is_address(given: &Path) -> bool {
+    let shown = given.to_string_lossy();
+    shown.contains("://") || shown.starts_with("git@") || shown.starts_with("github:")
 }
 
 impl ImportSource {
     /// A folder or a file that was named.
     ///
     /// # Errors
-    /// When it is an address, or not there.
+    /// When it is not there.
     pub fn open(given: &Path, working_dir: &Path, project: Option<&Path>) -> Result<Self, Error> {
         let shown = given.display().to_string();
-        if shown.contains("://") || shown.starts_with("git@") || shown.starts_with("github:") {
-            let error =
-                Error::new(Code::InvalidArgument, format!("`{shown}` is an address: nothing is fetched"));
-            return Err(error.hint("clone or unpack it, then: rye import FOLDER"));
-        }
         let path = std::fs::canonicalize(working_dir.join(given)).map_err(|error| {
             Error::new(Code::PathNotFound, format!("`{shown}` cannot be read: {error}"))
                 .hint("name a folder or a file, or everything in the project: --all")
@@ -81,7 +87,7 @@ impl ImportSource {
             "apm.yml" | "apm.yaml" => vec![name, "apm.lock.yaml".to_owned()],
             _ => vec![name],
         });
-        Ok(Self { label: label_of(&root, project), root, only, exported: BTreeMap::new() })
+        Ok(Self { label: label_of(&root, project), root, only, exported: BTreeMap::new(), fetched: None })
     }
 
     /// What clients keep in a project, but for what was exported there.
@@ -94,7 +100,19 @@ impl ImportSource {
             only: Some(CLIENT_NAMES.map(str::to_owned).to_vec()),
             label: String::new(),
             exported: export::exported_digests(project)?,
+            fetched: None,
         })
+    }
+
+    /// What was fetched from a repository or an archive.
+    pub fn of_fetched(fetched: SourceFolder) -> Self {
+        Self {
+            root: fetched.root.clone(),
+            only: None,
+            label: fetched.label.clone(),
+            exported: BTreeMap::new(),
+            fetched: Some(fetched),
+        }
     }
 
     /// Plans the import of everything that is found here.
@@ -102,14 +120,21 @@ impl ImportSource {
     /// # Errors
     /// When the folder itself cannot be read.
     pub fn plan(&self, options: &ImportOptions) -> Result<ImportPlan, Error> {
+        // The folder of a fetched source has a name of ours; what counts is the name it was fetched by.
+        let place = self.fetched.as_ref().map_or(self.root.as_path(), |fetched| Path::new(&fetched.label));
         let mut listing = SourceListing {
-            context: context_of(&self.root),
+            context: context_of(place),
             label: self.label.clone(),
+            origin: self.fetched.as_ref().map(|fetched| SourceOrigin {
+                address: fetched.name.clone(),
+                revision: fetched.revision.clone(),
+            }),
             ..SourceListing::default()
         };
         let folder = Dir::open(&self.root)
             .map_err(|error| Error::new(Code::Io, error.to_string()).hint("check that you may read it"))?;
         list(&folder, "", 0, self.only.as_deref(), &mut listing);
+        self.list_left_out(&mut listing);
         let mut units = rye_import::detect(&listing);
         let mut tree = SourceTree::default();
         let mut left = MAX_TOTAL_BYTES;
@@ -132,6 +157,27 @@ impl ImportSource {
             plan.refused.push(rye_import::RefusedSource { source: listing.display_path(""), reason });
         }
         Ok(plan)
+    }
+
+    /// Enters what a fetch has left out, so that it is refused where it is a part of something.
+    fn list_left_out(&self, listing: &mut SourceListing) {
+        for (path, reason) in self.fetched.iter().flat_map(|fetched| &fetched.left_out) {
+            let entry = match reason {
+                LeftOutReason::Link => SourceEntry::Link,
+                LeftOutReason::Submodule => SourceEntry::Other,
+                LeftOutReason::Name => {
+                    listing.refused.push((path.clone(), SourcePathError::Unsafe));
+                    continue;
+                }
+                LeftOutReason::Size(size) => SourceEntry::File { size: *size, is_executable: false },
+            };
+            match SourcePath::new(path) {
+                Ok(checked) => {
+                    listing.entries.insert(checked, entry);
+                }
+                Err(error) => listing.refused.push((path.clone(), error)),
+            }
+        }
     }
 
     /// Reads a file that is a file and not too large; what is not read is refused by the plan.

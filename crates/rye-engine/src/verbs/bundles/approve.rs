@@ -111,6 +111,18 @@ impl ApprovalCandidate {
 /// # Errors
 /// When there is no such bundle, the signer is not clear or revoked, or you have no key.
 pub fn trust(engine: &Engine, id: &str, signer: Option<&str>) -> Result<ApprovedSigner> {
+    approve(engine, id, signer, None)
+}
+
+/// As [`trust`], for this project alone.
+///
+/// # Errors
+/// As [`trust`].
+pub(crate) fn trust_in_project(engine: &Engine, id: &str, signer: Option<&str>) -> Result<ApprovedSigner> {
+    approve(engine, id, signer, engine.workspace.approvals.current_project.as_deref())
+}
+
+fn approve(engine: &Engine, id: &str, signer: Option<&str>, project: Option<&str>) -> Result<ApprovedSigner> {
     let workspace = &engine.workspace;
     let bundle = ApprovalCandidate::find(engine, id)?;
     let chosen = choose_signer(engine, &bundle, signer)?;
@@ -125,7 +137,7 @@ pub fn trust(engine: &Engine, id: &str, signer: Option<&str>) -> Result<Approved
     let (key, now) = (engine.signing_key()?, engine.now()?);
     let (mut approvals, _lock) = Approvals::read_locked(&workspace.roots.user_ai(), &workspace.keys)?;
     check_not_damaged(&approvals)?;
-    approvals.pin_signer(&bundle.id, &chosen.key, bundle.last_seen(&chosen.key));
+    approvals.pin_signer(&bundle.id, &chosen.key, project, bundle.last_seen(&chosen.key));
     let record = approvals.write_bundles(&workspace.roots.user_ai(), &key, &now)?;
     Ok(ApprovedSigner {
         bundle_id: bundle.id.to_string(),

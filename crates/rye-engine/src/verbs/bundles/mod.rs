@@ -20,6 +20,7 @@ use serde::Serialize;
 
 use crate::engine::Engine;
 
+pub(crate) use approve::trust_in_project;
 pub use approve::{ApprovedSigner, BundleToggle, WithdrawnApproval, revoke, set_enabled, trust};
 pub use create::{BundleBuild, CreateRequest, CreatedBundle, create, stage};
 pub(crate) use find::find_folder;

@@ -85,6 +85,17 @@ impl FailedRun<'_> {
         }
     }
 
+    /// A line of the sandbox, which writes metadata as YAML does, as the tool's language writes it.
+    pub(super) fn in_language(&self, line: &str) -> String {
+        let key = self.metadata_key("sandbox");
+        match key.as_str() {
+            "sandbox:" => line.to_owned(),
+            key => ["read", "write"].iter().fold(line.to_owned(), |line, name| {
+                line.replace(&format!("`sandbox: {{{name}: ["), &format!("`{key} {{\"{name}\": ["))
+            }),
+        }
+    }
+
     fn write_hint(&self, line: &str) -> Option<String> {
         if !READ_ONLY.iter().any(|message| line.contains(message)) {
             return None;
@@ -170,12 +181,16 @@ impl FailedRun<'_> {
     fn import_hint(&self, line: &str) -> Option<String> {
         let quoted = |rest: &str| rest.split(['\'', '"']).nth(1).map(str::to_owned);
         let folder = self.tool_path()?.parent()?.to_owned();
+        if line.contains("attempted relative import with no known parent package") {
+            return Some(self.sibling_hint("what it imports", &folder, "__init__.py"));
+        }
         if let Some((_, rest)) = line.split_once("No module named ") {
             let module = quoted(rest)?;
             let name = module.split('.').next()?;
             let is_name = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
             let is_beside = folder.join(format!("{name}.py")).is_file() || folder.join(name).is_dir();
-            return (is_name && is_beside).then(|| self.sibling_hint(name, &folder, "__init__.py"));
+            return (is_name && is_beside)
+                .then(|| self.sibling_hint(&format!("`{name}`"), &folder, "__init__.py"));
         }
         let (_, rest) = line.split_once("Cannot find module ")?;
         let module = quoted(rest)?;
@@ -183,14 +198,21 @@ impl FailedRun<'_> {
         let is_beside = ["", ".js", ".mjs", ".cjs", ".ts"]
             .iter()
             .any(|end| folder.join(format!("{name}{end}")).is_file());
-        is_beside.then(|| self.sibling_hint(&name, &folder, "package.json"))
+        is_beside.then(|| self.sibling_hint(&format!("`{name}`"), &folder, "package.json"))
     }
 
     fn sibling_hint(&self, name: &str, folder: &Path, marker: &str) -> String {
         let category = self.item.id.category();
+        // Without metadata of its own a file cannot be signed.
+        let metadata = match marker {
+            "__init__.py" => format!(
+                "give each file of it `__version__`, `__category__` (\"{category}\"), `__tool_type__` and `__tool_description__`"
+            ),
+            _ => "give each file of it the metadata of a tool".to_owned(),
+        };
         format!(
-            "`{}` is beside the tool, but only the tool itself is loaded; to import files of its folder, add `{}`, \
-             then sign all of them: rye sign tool '{}'",
+            "{} is beside the tool, but only the tool itself is loaded; to import files of its folder, add `{}`, \
+             {metadata}, then sign all of them: rye sign tool '{}'",
             one_line(name),
             shown(&folder.join(marker)),
             if category.is_empty() { "*".to_owned() } else { format!("{category}/*") }

@@ -228,7 +228,8 @@ fn run_process(
                 access: &plan.sandbox.access,
                 is_confined: plan.sandbox.level != SandboxLevel::Off,
             };
-            let mut refusals = plan.sandbox.explain(&text);
+            let mut refusals: Vec<String> =
+                plan.sandbox.explain(&text).iter().map(|line| run.in_language(line)).collect();
             refusals.extend(run.explain(&text));
             refusals
         }

@@ -103,7 +103,7 @@ pub fn install(
         lockfile: target.ai.join(lock_file.as_str().trim_start_matches(".ai/")),
     };
     let (project_changes, project_contents) = project_changes(target, &prepared.project_files)?;
-    let previous_pins = trust::pin_signer(engine, id, &prepared.candidate)?;
+    let previous_pins = trust::pin_signer(engine, id, &prepared.candidate, prepared.is_managed)?;
     let is_same_bundle = previous.as_ref().is_some_and(|previous| {
         previous.manifest.is_some() && previous.lock.manifest_hash == prepared.candidate.manifest_hash
     });

@@ -100,11 +100,13 @@ pub(super) fn evaluate_trust(
     Ok(TrustDecision { needs_trust, approved, warnings })
 }
 
-/// Pins the signer for the bundle, and remembers the version. Gives what undoes it.
+/// Pins the signer for the bundle, and remembers the version: in this project alone if its manifest asks for the bundle.
+/// Gives what undoes it.
 pub(super) fn pin_signer(
     engine: &Engine,
     id: &BundleId,
     candidate: &BundleCandidate,
+    is_of_project: bool,
 ) -> Result<Option<Vec<rye_space::approvals::SignerPin>>> {
     let workspace = &engine.workspace;
     let Some(key) = &candidate.signer else { return Ok(None) };
@@ -114,7 +116,8 @@ pub(super) fn pin_signer(
     check_not_damaged(&approvals)?;
     let before = approvals.pins.clone();
     let seen = SeenVersion { version: candidate.version.clone(), manifest_hash: candidate.manifest_hash };
-    approvals.pin_signer(id, key, Some(seen));
+    let project = workspace.approvals.current_project.as_deref().filter(|_| is_of_project);
+    approvals.pin_signer(id, key, project, Some(seen));
     if approvals.pins == before {
         return Ok(None);
     }

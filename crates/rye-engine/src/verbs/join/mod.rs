@@ -416,7 +416,8 @@ pub fn accept(
             continue;
         }
         let signer = bundle.signer.map(|signer| signer.to_string());
-        approved_bundles.push(bundles::trust(&engine, &bundle.bundle_id, signer.as_deref())?.bundle_id);
+        approved_bundles
+            .push(bundles::trust_in_project(&engine, &bundle.bundle_id, signer.as_deref())?.bundle_id);
     }
     let newly_approved = trust::trust(&engine, &review.project, true)?.changed;
     let recorded = review.programs.record(&engine)?;

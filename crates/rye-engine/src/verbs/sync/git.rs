@@ -29,6 +29,13 @@ const BATCH_BYTES: u64 = 16 << 20;
 /// How much of what git says about a failure is shown.
 const MAX_REASON_CHARS: usize = 300;
 
+/// The largest file of a tree that is fetched for an import.
+const MAX_TREE_FILE_BYTES: u64 = 16 << 20;
+/// How many files of a tree are fetched for an import.
+const MAX_TREE_FILES: usize = 50_000;
+/// The repository that a commit is fetched into, in git's own folder.
+const GIT_DIRECTORY: &str = "--git-dir=repository";
+
 /// Variables of the user that git needs to reach a repository as the user would.
 const PASSED_VARIABLES: [&str; 12] = [
     "USER",
@@ -242,10 +249,59 @@ pub(super) fn fetch_bundle(
 ) -> Result<LockedTempDir> {
     let folder = private_folder(engine)?;
     let git = GitCommand::new(engine, source, folder.path(), cancel)?;
+    fetch_commit(&git, commit)?;
+    let files = list_files(&git, commit)?;
+    write_files(&git, &files, &folder.path().join("bundle"))?;
+    Ok(folder)
+}
+
+/// Why a file of a commit was not written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeftOutReason {
+    /// It is a symbolic link.
+    Link,
+    /// It is another repository.
+    Submodule,
+    /// Its name is not plain.
+    Name,
+    /// It has more bytes than are fetched.
+    Size(u64),
+}
+
+/// A commit as a folder.
+pub(super) struct GitTree {
+    /// The private folder; the files are below `tree/.ai`.
+    pub(super) folder: LockedTempDir,
+    /// What is not there, by its path.
+    pub(super) left_out: Vec<(String, LeftOutReason)>,
+}
+
+/// Fetches one commit and writes the plain files of the source's folder; what is no plain file is named and not written.
+pub(super) fn fetch_tree(
+    engine: &Engine,
+    source: &GitSource,
+    commit: &str,
+    cancel: &CancelToken,
+) -> Result<GitTree> {
+    let folder = private_folder(engine)?;
+    let git = GitCommand::new(engine, source, folder.path(), cancel)?;
+    fetch_commit(&git, commit)?;
+    let (files, left_out) = list_tree(&git, commit)?;
+    let into = folder.path().join("tree");
+    write_files(&git, &files, &into)?;
+    for found in files.iter().filter(|found| found.is_executable) {
+        file::set_mode(&into.join(found.path.as_path()), 0o700)?;
+    }
+    Ok(GitTree { folder, left_out })
+}
+
+/// Fetches one commit into a new repository in the folder that git works in.
+fn fetch_commit(git: &GitCommand<'_>, commit: &str) -> Result<()> {
+    let source = git.source;
     let format = if commit.len() == 64 { "--object-format=sha256" } else { "--object-format=sha1" };
     let make = ["init", "--quiet", "--bare", "--template=", format, "--", "repository"];
     git.run_checked(GitAccess::Local, &make, Vec::new(), MAX_LIST_BYTES)?;
-    let directory = "--git-dir=repository";
+    let directory = GIT_DIRECTORY;
     let fetch = |specs: &[&str], depth: &[&str]| {
         let mut arguments = vec![directory, "fetch", "--quiet", "--no-tags", "--no-recurse-submodules"];
         arguments.extend(["--no-write-fetch-head", "--no-auto-maintenance"]);
@@ -269,11 +325,9 @@ pub(super) fn fetch_bundle(
     if found.as_deref().ok().map(|id| id.trim_ascii()) != Some(commit.as_bytes()) {
         let message = format!("the repository `{}` has no commit {commit}", source.url);
         return Err(Error::new(Code::SourceMismatch, message)
-            .hint("its history was rewritten: ask its maker, then rye bundle upgrade"));
+            .hint("its history was rewritten: ask its maker, then name another commit (of a bundle: rye bundle upgrade)"));
     }
-    let files = list_files(&git, directory, commit)?;
-    write_files(&git, directory, &files, &folder.path().join("bundle"))?;
-    Ok(folder)
+    Ok(())
 }
 
 /// A file of a commit.
@@ -281,12 +335,66 @@ struct GitFile {
     object: String,
     size: u64,
     path: BundlePath,
+    is_executable: bool,
 }
 
-fn list_files(git: &GitCommand<'_>, directory: &str, commit: &str) -> Result<Vec<GitFile>> {
+/// The plain files of the source's folder, as if they lay below `.ai`, and what is left out.
+fn list_tree(git: &GitCommand<'_>, commit: &str) -> Result<(Vec<GitFile>, Vec<(String, LeftOutReason)>)> {
+    let mut arguments = vec![GIT_DIRECTORY, "ls-tree", "-r", "-z", "-l", "--full-tree", commit, "--"];
+    arguments.extend(git.source.path.as_deref());
+    let output = git.run_checked(GitAccess::Local, &arguments, Vec::new(), MAX_LIST_BYTES)?;
+    let limits = ArchiveLimits::default();
+    let (mut files, mut left_out, mut total) = (Vec::new(), Vec::new(), 0);
+    for entry in output.split(|byte| *byte == 0).filter(|entry| !entry.is_empty()) {
+        let entry = String::from_utf8_lossy(entry).into_owned();
+        let (facts, path) = entry.split_once('\t').unwrap_or((&entry, ""));
+        let facts: Vec<&str> = facts.split_ascii_whitespace().collect();
+        let relative = match git.source.path.as_deref() {
+            Some(folder) if folder == path => path.rsplit('/').next().unwrap_or(path),
+            Some(folder) => path.strip_prefix(folder).and_then(|rest| rest.strip_prefix('/')).unwrap_or(path),
+            None => path,
+        };
+        let reason = match facts.as_slice() {
+            [mode, "blob", object, size] if mode.starts_with("100") => {
+                let size: u64 = size.parse().unwrap_or(u64::MAX);
+                match BundlePath::new(format!(".ai/{relative}")) {
+                    Err(_) => LeftOutReason::Name,
+                    Ok(_) if size > MAX_TREE_FILE_BYTES => LeftOutReason::Size(size),
+                    Ok(path) => {
+                        total += size;
+                        let is_executable = *mode == "100755";
+                        files.push(GitFile { object: (*object).to_owned(), size, path, is_executable });
+                        continue;
+                    }
+                }
+            }
+            [_, "blob", ..] => LeftOutReason::Link,
+            _ => LeftOutReason::Submodule,
+        };
+        left_out.push((relative.to_owned(), reason));
+    }
+    let url = &git.source.url;
+    if total > limits.total_bytes || files.len() > MAX_TREE_FILES {
+        let message =
+            format!("`{url}` holds more than {MAX_TREE_FILES} files or {} bytes", limits.total_bytes);
+        return Err(Error::new(Code::TooLarge, message).hint("name the folder that is wanted: --path DIR"));
+    }
+    if files.is_empty() {
+        let folder = git.source.path.as_deref().unwrap_or(".");
+        return Err(Error::new(
+            Code::PathNotFound,
+            format!("`{url}` has no files in `{folder}` at {commit}"),
+        )
+        .hint("name a folder or a file of the repository with --path"));
+    }
+    Ok((files, left_out))
+}
+
+fn list_files(git: &GitCommand<'_>, commit: &str) -> Result<Vec<GitFile>> {
     let prefix = git.source.path.as_deref().map(|path| format!("{path}/")).unwrap_or_default();
     let inside = format!("{prefix}.ai/");
-    let arguments = [directory, "ls-tree", "-r", "-z", "-l", "--full-tree", commit, "--", inside.as_str()];
+    let arguments =
+        [GIT_DIRECTORY, "ls-tree", "-r", "-z", "-l", "--full-tree", commit, "--", inside.as_str()];
     let output = git.run_checked(GitAccess::Local, &arguments, Vec::new(), MAX_LIST_BYTES)?;
     let refused = |path: &str, reason: &str| {
         let path = one_line(path);
@@ -313,7 +421,7 @@ fn list_files(git: &GitCommand<'_>, directory: &str, commit: &str) -> Result<Vec
         }
         let relative = path.strip_prefix(&prefix).unwrap_or(path);
         let path = BundlePath::new(relative).map_err(|error| refused(path, error.reason))?;
-        files.push(GitFile { object: (*object).to_owned(), size, path });
+        files.push(GitFile { object: (*object).to_owned(), size, path, is_executable: false });
     }
     if files.is_empty() {
         let folder = git.source.path.as_deref().unwrap_or(".");
@@ -325,7 +433,7 @@ fn list_files(git: &GitCommand<'_>, directory: &str, commit: &str) -> Result<Vec
 }
 
 /// Writes the files, some of them at a time.
-fn write_files(git: &GitCommand<'_>, directory: &str, files: &[GitFile], into: &Path) -> Result<()> {
+fn write_files(git: &GitCommand<'_>, files: &[GitFile], into: &Path) -> Result<()> {
     file::create_dirs(into, true)?;
     let mut rest = files;
     while !rest.is_empty() {
@@ -341,7 +449,7 @@ fn write_files(git: &GitCommand<'_>, directory: &str, files: &[GitFile], into: &
         let size: u64 = batch.iter().map(|file| file.size + 256).sum();
         let output = git.run_checked(
             GitAccess::Local,
-            &[directory, "cat-file", "--batch"],
+            &[GIT_DIRECTORY, "cat-file", "--batch"],
             objects.into_bytes(),
             usize::try_from(size).unwrap_or(usize::MAX),
         )?;
@@ -401,6 +509,7 @@ mod tests {
             object: "abc".to_owned(),
             size,
             path: BundlePath::new(".ai/tools/a.py").expect("a path"),
+            is_executable: false,
         };
         let output = b"abc blob 3\nx\ny\nabc blob 0\n\n";
         let mut rest = output.as_slice();

@@ -12,6 +12,7 @@ mod git;
 mod outdated;
 mod plan;
 mod resolve;
+mod source_tree;
 
 use lillux::{CancelToken, Digest, PublicKey};
 use rye_bundle::BundlePath;
@@ -29,9 +30,11 @@ use rye_space::installed::installed_ids;
 pub use add::{AddRequest, prepare_add, prepare_remove};
 pub use apply::{SyncResponse, UnchangedBundle, apply};
 pub(crate) use check::check_installed;
+pub use git::LeftOutReason;
 pub use outdated::{OutdatedBundle, OutdatedReport, outdated};
 pub use plan::{PreparedBundle, PreparedSync, SyncOptions, prepare_sync, prepare_upgrade};
 pub use rye_bundle::project::SourceFields;
+pub use source_tree::{SourceFolder, fetch_source};
 
 use super::install::{self, ConflictPreference, InstallOptions, ProjectFile};
 use super::trust::check_not_damaged;
@@ -198,7 +201,7 @@ fn check_locked_signer(engine: &Engine, locked: &LockedBundle) -> Result<()> {
         .hint("see the bundles of this project and who signed them, and decide: rye join"))
 }
 
-/// Trusts the key that a lock names for a bundle, and for nothing else.
+/// Trusts the key that a lock names for a bundle of this project, and for nothing else.
 ///
 /// # Errors
 /// When the user has no key, or the record is damaged.
@@ -208,7 +211,8 @@ pub(crate) fn approve_locked_signer(engine: &Engine, id: &BundleId, key: &Public
     let user_ai = workspace.roots.user_ai();
     let (mut approvals, _lock) = Approvals::read_locked(&user_ai, &workspace.keys)?;
     check_not_damaged(&approvals)?;
-    approvals.pin_signer(id, key, None);
+    let project = workspace.approvals.current_project.as_deref();
+    approvals.pin_signer(id, key, project, None);
     approvals.write_bundles(&user_ai, &own, &now)?;
     Ok(())
 }

@@ -188,7 +188,7 @@ fn tag_versions(refs: &[GitRef]) -> Versions {
     versions.collect()
 }
 
-fn find_revision(git: &GitSource, rev: &str, refs: &[GitRef]) -> Result<ResolvedSource> {
+pub(super) fn find_revision(git: &GitSource, rev: &str, refs: &[GitRef]) -> Result<ResolvedSource> {
     let find = |folder: &str| {
         let name = format!("{folder}{rev}");
         refs.iter().find(|found| found.name == name).map(|found| Locator::Commit(found.commit.clone()))
@@ -202,7 +202,7 @@ fn find_revision(git: &GitSource, rev: &str, refs: &[GitRef]) -> Result<Resolved
     })
 }
 
-fn find_head(git: &GitSource, refs: &[GitRef]) -> Result<ResolvedSource> {
+pub(super) fn find_head(git: &GitSource, refs: &[GitRef]) -> Result<ResolvedSource> {
     let head = refs.iter().find(|found| found.name == "HEAD");
     let head = head.ok_or_else(|| {
         Error::new(Code::NoMatchingVersion, format!("the repository `{}` is empty", git.url))
