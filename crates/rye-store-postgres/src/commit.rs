@@ -1,5 +1,7 @@
 //! One step of a thread, made durable: records, settlements, reservation, cost, status.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use lillux::Digest;
 use rye_item::timestamp::iso_timestamp;
 use rye_store::{
@@ -10,8 +12,10 @@ use rye_thread::status::ThreadStatus;
 
 use crate::db::Db;
 use crate::db_error::{DbError, to_integer, to_number, to_text};
-use crate::ledger::{self, LedgerDraft};
-use crate::record::{RECORD_COLUMN_COUNT, ThreadRecord, record_columns};
+use crate::clock::DatabaseClock;
+use crate::ledger::{self, LedgerCache, LedgerDraft};
+use crate::record::{RECORD_COLUMN_COUNT, ThreadRecord, forged_error, record_columns};
+use crate::seal::Sealer;
 use crate::writer::{Locks, WriteTx};
 use crate::{approvals, claims, rolling, waits};
 
@@ -20,10 +24,98 @@ pub(crate) fn locks(commit: &ThreadCommit) -> Locks {
     Locks { threads: vec![commit.thread.clone()], scopes: rolling::scopes(&commit.rolling) }
 }
 
-const FIND_TARGET: &str =
-    concat!("SELECT ", record_columns!(), ", epoch FROM threads WHERE thread_id = $1");
+const FIND_TARGETS: &str =
+    concat!("SELECT ", record_columns!(), ", epoch FROM threads WHERE thread_id = ANY($1)");
 
-/// What a commit works on.
+/// Threads of these of which calls count in budgets of a day or a month.
+const FIND_ROLLING: &str = "SELECT DISTINCT thread_id FROM rolling_calls WHERE thread_id = ANY($1)";
+
+/// Whether a thread of these trees waits for money.
+const HAS_WAITS: &str = "SELECT EXISTS (SELECT 1 FROM waits JOIN threads USING (thread) WHERE kind = 'budget'
+    AND root IN (SELECT root FROM threads WHERE thread_id = ANY($1)))";
+
+/// A thread as the commits of a transaction have it.
+struct CachedThread {
+    record: ThreadRecord,
+    epoch: i64,
+    /// Whether its seal was checked.
+    is_checked: bool,
+    is_changed: bool,
+}
+
+/// What a run of commits works on: read together, and written together.
+pub(crate) struct CommitCache {
+    threads: BTreeMap<String, CachedThread>,
+    ledger: LedgerCache,
+    journal: JournalRows,
+    /// Threads of which calls count in budgets of a day or a month.
+    rolling: BTreeSet<String>,
+    /// Whether a thread of these trees waits for money: then each commit is a run of its own, as its turn counts.
+    pub(crate) has_waits: bool,
+}
+
+/// The calls that a commit settles or makes.
+fn calls(commit: &ThreadCommit) -> Result<Vec<i64>, DbError> {
+    let settled = commit.settlements.iter().map(|one| one.call);
+    let all = settled.chain(commit.reservation.map(|one| one.call));
+    all.map(|call| to_integer(call, "a call's number")).collect()
+}
+
+impl CommitCache {
+    /// Reads what these commits work on. With [`CommitCache::has_waits`], it is for the first of them only.
+    pub(crate) async fn load(
+        db: &Db,
+        clock: &DatabaseClock,
+        commits: &[&ThreadCommit],
+    ) -> Result<Self, DbError> {
+        let names: BTreeSet<&str> = commits.iter().map(|commit| commit.thread.as_str()).collect();
+        let names: Vec<&str> = names.into_iter().collect();
+        let mut wanted = Vec::new();
+        for commit in commits {
+            // A number that does not fit is refused where the commit is made.
+            wanted.extend(calls(commit).unwrap_or_default().into_iter().map(|call| (&commit.thread, call)));
+        }
+        let (rows, rolling, has_waits, ledger) = futures_util::future::try_join4(
+            db.query(FIND_TARGETS, &[&names]),
+            db.query(FIND_ROLLING, &[&names]),
+            db.query_value::<bool>(HAS_WAITS, &[&names]),
+            LedgerCache::load(db, &wanted),
+        )
+        .await?;
+        let mut threads = BTreeMap::new();
+        for row in rows {
+            let record = ThreadRecord::from_row(&row, 0)?;
+            let epoch = row.try_get(RECORD_COLUMN_COUNT)?;
+            let name = record.thread_id.clone();
+            threads.insert(name, CachedThread { record, epoch, is_checked: false, is_changed: false });
+        }
+        let rolling = rolling.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
+        let mut cache = Self { threads, ledger, journal: JournalRows::default(), rolling, has_waits };
+        if has_waits && let Some(first) = commits.first() {
+            cache.ledger.load_ahead(db, &first.thread, clock.to_database(first.at_ms)).await?;
+        }
+        Ok(cache)
+    }
+
+    /// Writes what the commits did.
+    pub(crate) async fn save(&mut self, db: &Db, seal: &Sealer) -> Result<(), DbError> {
+        let changed = self.threads.values_mut().filter(|thread| thread.is_changed);
+        let mut records = Vec::new();
+        for thread in changed {
+            thread.record.seal_next(seal)?;
+            records.push(&thread.record);
+        }
+        futures_util::future::try_join3(
+            self.journal.save(db),
+            self.ledger.save(db),
+            ThreadRecord::update_all(&records, db),
+        )
+        .await?;
+        Ok(())
+    }
+}
+
+/// What a commit works on, apart from the others until it is known to hold.
 struct CommitTarget {
     record: ThreadRecord,
     status: ThreadStatus,
@@ -31,37 +123,38 @@ struct CommitTarget {
     draft: Option<LedgerDraft>,
     /// Whether calls of the thread count in budgets of a day or a month.
     has_rolling: bool,
-    is_waiting: bool,
+    has_waits: bool,
     now_ms: i64,
 }
 
-async fn load_target(tx: &WriteTx<'_>, commit: &ThreadCommit) -> Result<CommitTarget, DbError> {
-    let (db, id) = (tx.reading(), &commit.thread);
-    let now_ms = tx.clock.to_database(commit.at_ms);
-    let name = id.as_str();
-    let settled = commit.settlements.iter().map(|one| one.call);
-    let calls: Vec<i64> = settled
-        .chain(commit.reservation.map(|one| one.call))
-        .map(|call| to_integer(call, "a call's number"))
-        .collect::<Result<_, _>>()?;
-    let find = async { db.query_opt(FIND_TARGET, &[&name]).await };
-    let (row, (draft, has_rolling, is_waiting)) = if calls.is_empty() {
-        (find.await?, (None, false, false))
-    } else {
-        let (row, draft, has_rolling, is_waiting) = futures_util::future::try_join4(
-            find,
-            LedgerDraft::load(db, id, &calls, now_ms),
-            db.query_value::<bool>(rolling::HAS_CALLS, &[&name]),
-            db.query_value::<bool>(waits::IS_WAITING, &[&name]),
-        )
-        .await?;
-        (row, (Some(draft), has_rolling, is_waiting))
-    };
-    let row = row.ok_or_else(|| ThreadStoreError::NoThread(id.clone()))?;
-    let record = ThreadRecord::from_row(&row, 0)?.check(tx.seal, id)?;
-    fence(row.try_get(RECORD_COLUMN_COUNT)?, commit.claim, id)?;
+fn load_target(
+    tx: &WriteTx<'_>,
+    cache: &mut CommitCache,
+    commit: &ThreadCommit,
+) -> Result<CommitTarget, DbError> {
+    let id = &commit.thread;
+    let calls = calls(commit)?;
+    let thread =
+        cache.threads.get_mut(id.as_str()).ok_or_else(|| ThreadStoreError::NoThread(id.clone()))?;
+    if !thread.is_checked {
+        if !thread.record.is_sealed(tx.seal) {
+            return Err(forged_error(id));
+        }
+        thread.is_checked = true;
+    }
+    fence(thread.epoch, commit.claim, id)?;
+    let record = thread.record.clone();
+    let draft = (!calls.is_empty()).then(|| cache.ledger.draft(record.thread, &calls)).transpose()?;
     let (status, caps) = (record.status()?, record.caps()?);
-    Ok(CommitTarget { record, status, caps, draft, has_rolling, is_waiting, now_ms })
+    Ok(CommitTarget {
+        record,
+        status,
+        caps,
+        draft,
+        has_rolling: cache.rolling.contains(id.as_str()),
+        has_waits: cache.has_waits,
+        now_ms: tx.clock.to_database(commit.at_ms),
+    })
 }
 
 /// Refuses a claim that is not the thread's latest.
@@ -96,7 +189,9 @@ impl CommitTarget {
         if refusal.is_none() {
             draft.reserve(&commit.thread, request)?;
         }
-        if refusal.is_some() || self.is_waiting {
+        let waits = refusal.as_ref().is_some_and(|refusal| request.can_wait && refusal.is_only_reserved());
+        if waits || self.has_waits {
+            self.has_waits = true;
             let thread = self.record.thread;
             waits::after_reserve(tx.writing(), thread, request, refusal.as_ref(), self.now_ms).await?;
         }
@@ -116,14 +211,19 @@ impl CommitTarget {
     }
 }
 
-/// Makes one step durable.
-pub(crate) async fn commit(tx: &mut WriteTx<'_>, commit: &ThreadCommit) -> Result<CommitOutcome, DbError> {
-    let mut target = load_target(tx, commit).await?;
+/// Makes one step durable, with the others of its run.
+pub(crate) async fn commit(
+    tx: &mut WriteTx<'_>,
+    cache: &mut CommitCache,
+    commit: &ThreadCommit,
+) -> Result<CommitOutcome, DbError> {
+    let mut target = load_target(tx, cache, commit)?;
     let at = iso_timestamp(commit.at_ms);
     let is_ended = target.status.is_terminal();
     if let Some(first) = commit.reservation.filter(|_| commit.needs_reservation && !is_ended)
         && let Some(refusal) = target.reserve(tx, commit, first).await?
     {
+        cache.has_waits |= target.has_waits;
         return Ok(CommitOutcome::Refused(refusal));
     }
     let journal = JournalRows::new(&mut target.record, &commit.records)?;
@@ -132,8 +232,9 @@ pub(crate) async fn commit(tx: &mut WriteTx<'_>, commit: &ThreadCommit) -> Resul
     if caps != target.caps {
         target.record.max_spend = ledger::spend_column(caps)?;
         target.record.max_tokens = ledger::tokens_column(caps)?;
-        if let Some(draft) = &mut target.draft {
-            draft.set_caps(caps)?;
+        match &mut target.draft {
+            Some(draft) => draft.set_caps(caps)?,
+            None => cache.ledger.set_caps(target.record.thread, caps)?,
         }
         let sql = "UPDATE budget_ledger SET max_spend = $2, max_tokens = $3 WHERE thread = $1";
         let record = &target.record;
@@ -162,46 +263,42 @@ pub(crate) async fn commit(tx: &mut WriteTx<'_>, commit: &ThreadCommit) -> Resul
         }
     }
     update_record(&mut target.record, commit, at.clone())?;
-    target.record.seal_next(tx.seal)?;
-    let db = tx.writing();
-    let save_ledger = async {
-        match &target.draft {
-            Some(draft) => draft.save(db, &at).await,
-            None => Ok(()),
+    cache.has_waits |= target.has_waits;
+    tx.writing();
+    if let Some(draft) = target.draft.take() {
+        cache.ledger.merge(draft, &at)?;
+    }
+    cache.journal.append(journal);
+    if !commit.rolling.is_empty() {
+        cache.rolling.insert(commit.thread.to_string());
+    }
+    if let Some(thread) = cache.threads.get_mut(commit.thread.as_str()) {
+        thread.record = target.record;
+        thread.is_changed = true;
+        if commit.is_last {
+            claims::release(tx, &commit.thread, commit.claim).await?;
+            thread.epoch = thread.epoch.saturating_add(1);
         }
-    };
-    let (journal, ledger, record) =
-        futures_util::future::join3(journal.save(db), save_ledger, target.record.update(db)).await;
-    journal?;
-    ledger?;
-    record?;
-    if commit.is_last {
-        claims::release(tx, &commit.thread, commit.claim).await?;
     }
     let status = commit.status.as_ref().map(|change| change.to).filter(|_| !is_ended);
     tx.notify(ThreadChange { thread: commit.thread.clone(), status });
     Ok(outcome)
 }
 
-/// Entries of a journal, as they are to be written.
-pub(crate) struct JournalRows<'a> {
-    thread: i64,
+/// Entries of journals, as they are to be written.
+#[derive(Default)]
+pub(crate) struct JournalRows {
+    thread: Vec<i64>,
     seq: Vec<i64>,
     at_ms: Vec<i64>,
     sequence: Vec<i64>,
-    body: Vec<&'a [u8]>,
+    body: Vec<Vec<u8>>,
 }
 
-impl<'a> JournalRows<'a> {
+impl JournalRows {
     /// The entries behind the head of `record`, which moves to the last of them.
-    pub(crate) fn new(record: &mut ThreadRecord, records: &'a [JournalRecord]) -> Result<Self, DbError> {
-        let mut rows = Self {
-            thread: record.thread,
-            seq: Vec::new(),
-            at_ms: Vec::new(),
-            sequence: Vec::new(),
-            body: Vec::new(),
-        };
+    pub(crate) fn new(record: &mut ThreadRecord, records: &[JournalRecord]) -> Result<Self, DbError> {
+        let mut rows = Self::default();
         let hash: [u8; 32] = record
             .head_hash
             .as_slice()
@@ -215,13 +312,22 @@ impl<'a> JournalRows<'a> {
             record.head_seq =
                 record.head_seq.checked_add(1).ok_or(ThreadStoreError::TooLarge("a journal"))?;
             hash = next_journal_hash(&hash, to_number(record.head_seq)?, entry);
+            rows.thread.push(record.thread);
             rows.seq.push(record.head_seq);
             rows.at_ms.push(to_integer(entry.at_ms, "a time")?);
             rows.sequence.push(to_integer(entry.sequence, "a transcript")?);
-            rows.body.push(&entry.body);
+            rows.body.push(entry.body.clone());
         }
         record.head_hash = hash.as_bytes().to_vec();
         Ok(rows)
+    }
+
+    fn append(&mut self, mut more: Self) {
+        self.thread.append(&mut more.thread);
+        self.seq.append(&mut more.seq);
+        self.at_ms.append(&mut more.at_ms);
+        self.sequence.append(&mut more.sequence);
+        self.body.append(&mut more.body);
     }
 
     pub(crate) async fn save(&self, db: &Db) -> Result<(), DbError> {
@@ -229,10 +335,8 @@ impl<'a> JournalRows<'a> {
             return Ok(());
         }
         let sql = "INSERT INTO journal (thread, seq, at_ms, sequence, body)
-             SELECT $1, * FROM unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::bytea[])";
-        let values: [crate::db::SqlValue<'_>; 5] =
-            [&self.thread, &self.seq, &self.at_ms, &self.sequence, &self.body];
-        db.execute(sql, &values).await?;
+             SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bytea[])";
+        db.execute(sql, &[&self.thread, &self.seq, &self.at_ms, &self.sequence, &self.body]).await?;
         Ok(())
     }
 }

@@ -15,7 +15,7 @@ use crate::db::Db;
 use crate::db_error::{DbError, DbErrorKind};
 use crate::listener;
 use crate::seal::Sealer;
-use crate::writer::RECONNECT_DELAY;
+use crate::writer::{RECONNECT_DELAY, next_delay};
 
 /// Connections for reading.
 const MAX_READERS: usize = 3;
@@ -114,10 +114,12 @@ impl ReaderPool {
     /// Answers a question, again if the connection broke meanwhile.
     async fn read<T>(&self, query: &impl AsyncFn(&ReadContext) -> Result<T, DbError>) -> Result<T, DbError> {
         let deadline = Instant::now() + self.shared.retry_for;
+        let mut delay = RECONNECT_DELAY;
         loop {
             match self.try_read(query).await {
                 Err(error) if error.kind == DbErrorKind::Connection && Instant::now() < deadline => {
-                    tokio::time::sleep(RECONNECT_DELAY).await;
+                    tokio::time::sleep(delay).await;
+                    delay = next_delay(delay);
                 }
                 result => return result,
             }

@@ -165,12 +165,12 @@ pub(crate) async fn create(tx: &mut WriteTx<'_>, new: &NewThread) -> Result<Crea
             parent.continuation_thread_id = Some(new.id.to_string());
         }
         parent.seal_next(tx.seal)?;
-        parent.update(db).await?;
+        ThreadRecord::update_all(&[&parent], db).await?;
     }
     if let Some(before) = &mut before {
         before.continuation_thread_id = Some(new.id.to_string());
         before.seal_next(tx.seal)?;
-        before.update(db).await?;
+        ThreadRecord::update_all(&[before], db).await?;
     }
     tx.notify(ThreadChange { thread: new.id.clone(), status: Some(ThreadStatus::Created) });
     Ok(CreateOutcome::Created { claim: Claim { epoch: 1 }, depth, is_queued })

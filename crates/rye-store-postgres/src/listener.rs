@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::Shared;
 use crate::db::Db;
 use crate::db_error::DbError;
-use crate::writer::RECONNECT_DELAY;
+use crate::writer::{RECONNECT_DELAY, next_delay};
 
 /// How often the store is looked at without having been notified.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -29,11 +29,14 @@ impl StoreVersion {
 
 /// Listens for as long as the store is open.
 pub(crate) async fn listen(shared: Arc<Shared>) {
+    let mut delay = RECONNECT_DELAY;
     loop {
         // A connection that broke is made again; what was missed meanwhile counts as a change.
-        let _ = listen_once(&shared).await;
+        let (before, _) = (shared.version.current(), listen_once(&shared).await);
+        let was_listening = shared.version.current() != before;
         shared.version.bump();
-        tokio::time::sleep(RECONNECT_DELAY).await;
+        tokio::time::sleep(delay).await;
+        delay = if was_listening { RECONNECT_DELAY } else { next_delay(delay) };
     }
 }
 

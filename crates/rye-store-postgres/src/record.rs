@@ -178,40 +178,59 @@ impl ThreadRecord {
         Ok(BudgetCaps { spend, tokens: self.max_tokens.map(to_number).transpose()? })
     }
 
-    /// Writes the columns that change, and the seal.
-    pub(crate) async fn update(&self, db: &Db) -> Result<(), DbError> {
-        let sql = "UPDATE threads SET status = $2, reason = $3, result = $4, error = $5, updated_at = $6, completed_at = $7,
-                turns = $8, input_tokens = $9, output_tokens = $10, spend = $11, elapsed_ms = $12, limits = $13,
-                spawn_count = $14, continuation_thread_id = $15, head_seq = $16, head_hash = $17, max_spend = $18,
-                max_tokens = $19, transcript_sequence = $20, transcript_hash = $21, revision = $22, signer = $23, seal = $24
-             WHERE thread = $1";
+    /// Writes the columns that change, and the seals, of several rows.
+    pub(crate) async fn update_all(records: &[&Self], db: &Db) -> Result<(), DbError> {
+        if records.is_empty() {
+            return Ok(());
+        }
+        let sql = "UPDATE threads SET status = new.status, reason = new.reason, result = new.result, error = new.error,
+                updated_at = new.updated_at, completed_at = new.completed_at, turns = new.turns,
+                input_tokens = new.input_tokens, output_tokens = new.output_tokens, spend = new.spend,
+                elapsed_ms = new.elapsed_ms, limits = new.limits, spawn_count = new.spawn_count,
+                continuation_thread_id = new.continuation_thread_id, head_seq = new.head_seq, head_hash = new.head_hash,
+                max_spend = new.max_spend, max_tokens = new.max_tokens, transcript_sequence = new.transcript_sequence,
+                transcript_hash = new.transcript_hash, revision = new.revision, signer = new.signer, seal = new.seal
+             FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::bigint[],
+                $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::text[], $14::bigint[], $15::text[],
+                $16::bigint[], $17::bytea[], $18::bigint[], $19::bigint[], $20::bigint[], $21::bytea[], $22::bigint[],
+                $23::text[], $24::text[])
+                AS new (number, status, reason, result, error, updated_at, completed_at, turns, input_tokens, output_tokens,
+                    spend, elapsed_ms, limits, spawn_count, continuation_thread_id, head_seq, head_hash, max_spend,
+                    max_tokens, transcript_sequence, transcript_hash, revision, signer, seal)
+             WHERE threads.thread = new.number";
+        let numbers = |get: fn(&Self) -> i64| records.iter().map(|one| get(one)).collect::<Vec<i64>>();
+        let optional =
+            |get: fn(&Self) -> Option<i64>| records.iter().map(|one| get(one)).collect::<Vec<Option<i64>>>();
+        fn column<'a, T>(records: &[&'a ThreadRecord], get: fn(&'a ThreadRecord) -> T) -> Vec<T> {
+            records.iter().map(|one| get(one)).collect()
+        }
         db.execute(
             sql,
             &[
-                &self.thread,
-                &self.status,
-                &self.reason,
-                &self.result,
-                &self.error,
-                &self.updated_at,
-                &self.completed_at,
-                &self.turns,
-                &self.input_tokens,
-                &self.output_tokens,
-                &self.spend,
-                &self.elapsed_ms,
-                &self.limits,
-                &self.spawn_count,
-                &self.continuation_thread_id,
-                &self.head_seq,
-                &self.head_hash,
-                &self.max_spend,
-                &self.max_tokens,
-                &self.transcript_sequence,
-                &self.transcript_hash,
-                &self.revision,
-                &self.seal.signer,
-                &self.seal.signature,
+                &numbers(|one| one.thread),
+                &column(records, |one| one.status.as_str()),
+                &column(records, |one| one.reason.as_deref()),
+                &column(records, |one| one.result.as_deref()),
+                &column(records, |one| one.error.as_deref()),
+                &column(records, |one| one.updated_at.as_str()),
+                &column(records, |one| one.completed_at.as_deref()),
+                &numbers(|one| one.turns),
+                &numbers(|one| one.input_tokens),
+                &numbers(|one| one.output_tokens),
+                &numbers(|one| one.spend),
+                &numbers(|one| one.elapsed_ms),
+                &column(records, |one| one.limits.as_str()),
+                &numbers(|one| one.spawn_count),
+                &column(records, |one| one.continuation_thread_id.as_deref()),
+                &numbers(|one| one.head_seq),
+                &column(records, |one| one.head_hash.as_slice()),
+                &optional(|one| one.max_spend),
+                &optional(|one| one.max_tokens),
+                &optional(|one| one.transcript_sequence),
+                &column(records, |one| one.transcript_hash.as_deref()),
+                &numbers(|one| one.revision),
+                &column(records, |one| one.seal.signer.as_str()),
+                &column(records, |one| one.seal.signature.as_str()),
             ],
         )
         .await?;

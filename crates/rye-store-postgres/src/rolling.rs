@@ -17,9 +17,6 @@ pub(crate) fn scopes(budgets: &[RollingBudget]) -> Vec<String> {
     budgets.iter().map(|budget| to_text(&budget.scope.key())).collect()
 }
 
-/// Whether anything was counted for calls of a thread.
-pub(crate) const HAS_CALLS: &str = "SELECT EXISTS (SELECT 1 FROM rolling_calls WHERE thread_id = $1)";
-
 /// Reserves for a call in every budget, or in none.
 pub(crate) async fn reserve(
     db: &Db,

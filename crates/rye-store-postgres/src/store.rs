@@ -14,7 +14,7 @@ use crate::connection::ReadContext;
 use crate::db_error::DbError;
 use crate::writer::{Locks, WriteTx};
 use crate::{
-    PostgresStore, approvals, audit, blobs, cancel_requests, claims, commit, create, prune, queries, rolling,
+    PostgresStore, approvals, audit, blobs, cancel_requests, claims, create, prune, queries, rolling,
     waits,
 };
 
@@ -69,8 +69,9 @@ impl ThreadStore for PostgresStore {
     }
 
     fn commit(&self, commit: ThreadCommit) -> StoreFuture<'_, CommitOutcome> {
-        let locks = commit::locks(&commit);
-        self.writing(locks, async move |tx: &mut WriteTx<'_>| commit::commit(tx, &commit).await)
+        Box::pin(
+            async move { self.inner.writer.commit(commit).await.map_err(|error| self.with_address(error)) },
+        )
     }
 
     fn admit<'a>(

@@ -21,10 +21,6 @@ pub(crate) const COUNT_TREE: &str = "SELECT count(*) FROM threads WHERE complete
      AND root = (SELECT root FROM threads WHERE thread_id = $1)
      AND NOT EXISTS (SELECT 1 FROM waits WHERE waits.thread = threads.thread AND waits.kind = 'concurrency')";
 
-/// Whether a thread waits for money.
-pub(crate) const IS_WAITING: &str =
-    "SELECT EXISTS (SELECT 1 FROM waits JOIN threads USING (thread) WHERE thread_id = $1)";
-
 /// Keeps the thread's turn after a refusal, or gives it up.
 pub(crate) async fn after_reserve(
     db: &Db,

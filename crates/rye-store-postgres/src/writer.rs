@@ -15,23 +15,31 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use rye_store::{LedgerRules, OwnerProbe, ThreadChange, ThreadStoreError};
+use rye_store::{CommitOutcome, LedgerRules, OwnerProbe, ThreadChange, ThreadCommit, ThreadStoreError};
 use rye_thread::thread_id::ThreadId;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::Instant;
 
 use crate::clock::DatabaseClock;
+use crate::commit::CommitCache;
 use crate::db::{Db, SqlValue};
 use crate::db_error::{DbError, DbErrorKind};
 use crate::seal::Sealer;
-use crate::{Shared, connection};
+use crate::{Shared, commit, connection};
 
 /// The most members of one transaction: others wait for its trees meanwhile.
 const MAX_BATCH: usize = 64;
 /// How often a transaction that others stood in the way of is done again.
 const MAX_CONTENTION_RETRIES: u32 = 8;
-/// How long to wait before the next try to connect.
-pub(crate) const RECONNECT_DELAY: Duration = Duration::from_millis(200);
+/// How long to wait before the next try to connect; longer each time, up to the longest: a server that recovers has
+/// other things to do than to refuse.
+pub(crate) const RECONNECT_DELAY: Duration = Duration::from_millis(100);
+const MAX_RECONNECT_DELAY: Duration = Duration::from_secs(1);
+
+/// The delay after this one.
+pub(crate) fn next_delay(delay: Duration) -> Duration {
+    delay.saturating_mul(2).min(MAX_RECONNECT_DELAY)
+}
 
 /// What a member works with.
 pub(crate) struct WriteTx<'a> {
@@ -82,8 +90,14 @@ type LocalFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 /// Something to be written together with others. It may be run more than once.
 trait WriteJob: Send {
     fn locks(&self) -> &Locks;
-    /// Runs it; gives the kind of its failure.
-    fn run<'a>(&'a mut self, tx: &'a mut WriteTx<'_>) -> LocalFuture<'a, Result<(), DbError>>;
+    /// The commit that it is, if it is one: several of them work on one cache.
+    fn commit(&self) -> Option<&ThreadCommit>;
+    /// Runs it. A commit has a cache.
+    fn run<'a>(
+        &'a mut self,
+        tx: &'a mut WriteTx<'_>,
+        cache: Option<&'a mut CommitCache>,
+    ) -> LocalFuture<'a, Result<(), DbError>>;
     /// Answers its caller.
     fn finish(self: Box<Self>, error: Option<&DbError>);
 }
@@ -95,6 +109,59 @@ struct PendingJob<T, W> {
     reply: tokio::sync::oneshot::Sender<Result<T, DbError>>,
 }
 
+/// A commit on its way.
+struct CommitJob {
+    locks: Locks,
+    commit: ThreadCommit,
+    outcome: Option<Result<CommitOutcome, DbError>>,
+    reply: tokio::sync::oneshot::Sender<Result<CommitOutcome, DbError>>,
+}
+
+impl WriteJob for CommitJob {
+    fn locks(&self) -> &Locks {
+        &self.locks
+    }
+
+    fn commit(&self) -> Option<&ThreadCommit> {
+        Some(&self.commit)
+    }
+
+    fn run<'a>(
+        &'a mut self,
+        tx: &'a mut WriteTx<'_>,
+        cache: Option<&'a mut CommitCache>,
+    ) -> LocalFuture<'a, Result<(), DbError>> {
+        Box::pin(async move {
+            let no_cache = || Err(ThreadStoreError::Failed("a commit without its cache".to_owned()).into());
+            let outcome = match cache {
+                Some(cache) => commit::commit(tx, cache, &self.commit).await,
+                None => no_cache(),
+            };
+            let failure = outcome.as_ref().err().cloned();
+            self.outcome = Some(outcome);
+            failure.map_or(Ok(()), Err)
+        })
+    }
+
+    fn finish(self: Box<Self>, error: Option<&DbError>) {
+        answer(self.outcome, error, self.reply);
+    }
+}
+
+fn answer<T>(
+    outcome: Option<Result<T, DbError>>,
+    error: Option<&DbError>,
+    reply: tokio::sync::oneshot::Sender<Result<T, DbError>>,
+) {
+    let outcome = match (error, outcome) {
+        (Some(error), _) => Err(error.clone()),
+        (None, Some(outcome)) => outcome,
+        (None, None) => Err(ThreadStoreError::Failed("it was never begun".to_owned()).into()),
+    };
+    // A caller that has gone does not get it.
+    let _ = reply.send(outcome);
+}
+
 impl<T, W> WriteJob for PendingJob<T, W>
 where
     T: Send,
@@ -104,7 +171,15 @@ where
         &self.locks
     }
 
-    fn run<'a>(&'a mut self, tx: &'a mut WriteTx<'_>) -> LocalFuture<'a, Result<(), DbError>> {
+    fn commit(&self) -> Option<&ThreadCommit> {
+        None
+    }
+
+    fn run<'a>(
+        &'a mut self,
+        tx: &'a mut WriteTx<'_>,
+        _: Option<&'a mut CommitCache>,
+    ) -> LocalFuture<'a, Result<(), DbError>> {
         Box::pin(async move {
             let outcome = (self.work)(tx).await;
             let failure = outcome.as_ref().err().cloned();
@@ -114,13 +189,7 @@ where
     }
 
     fn finish(self: Box<Self>, error: Option<&DbError>) {
-        let outcome = match (error, self.outcome) {
-            (Some(error), _) => Err(error.clone()),
-            (None, Some(outcome)) => outcome,
-            (None, None) => Err(ThreadStoreError::Failed("it was never begun".to_owned()).into()),
-        };
-        // A caller that has gone does not get it.
-        let _ = self.reply.send(outcome);
+        answer(self.outcome, error, self.reply);
     }
 }
 
@@ -146,11 +215,22 @@ impl WriterHandle {
         W: AsyncFnMut(&mut WriteTx<'_>) -> Result<T, DbError> + Send + 'static,
     {
         let (reply, receiver) = tokio::sync::oneshot::channel();
+        self.send(Box::new(PendingJob { locks, work, outcome: None, reply }));
+        receiver.await.unwrap_or_else(|_| Err(writer_gone_error()))
+    }
+
+    /// Has a commit made together with what else waits.
+    pub(crate) async fn commit(&self, commit: ThreadCommit) -> Result<CommitOutcome, DbError> {
+        let (reply, receiver) = tokio::sync::oneshot::channel();
+        self.send(Box::new(CommitJob { locks: commit::locks(&commit), commit, outcome: None, reply }));
+        receiver.await.unwrap_or_else(|_| Err(writer_gone_error()))
+    }
+
+    fn send(&self, job: Box<dyn WriteJob>) {
         if let Some(jobs) = &self.jobs {
             // A writer that is gone drops the job, and with it the way to answer.
-            let _ = jobs.send(Box::new(PendingJob { locks, work, outcome: None, reply }));
+            let _ = jobs.send(job);
         }
-        receiver.await.unwrap_or_else(|_| Err(writer_gone_error()))
     }
 }
 
@@ -250,7 +330,7 @@ impl Writer {
     /// Tries until it is written, refused, or has failed for too long. `None` is a failure of a member.
     async fn transact_until(&mut self, jobs: &mut [Box<dyn WriteJob>]) -> Result<(), Option<DbError>> {
         let deadline = Instant::now() + self.shared.retry_for;
-        let mut contentions = 0;
+        let (mut contentions, mut delay) = (0, RECONNECT_DELAY);
         loop {
             let error = match self.transact(jobs).await {
                 Ok(()) => return Ok(()),
@@ -278,7 +358,8 @@ impl Writer {
                 }
                 DbErrorKind::Connection if Instant::now() < deadline => {
                     self.db = None;
-                    tokio::time::sleep(RECONNECT_DELAY).await;
+                    tokio::time::sleep(delay).await;
+                    delay = next_delay(delay);
                 }
                 DbErrorKind::Connection => {
                     self.db = None;
@@ -303,6 +384,7 @@ impl Writer {
     /// Whether a transaction was committed whose connection broke meanwhile. The question waits for its end, as the
     /// transaction holds the writer's row.
     async fn is_committed(&mut self, batch: i64, deadline: Instant) -> Result<bool, DbError> {
+        let mut delay = RECONNECT_DELAY;
         loop {
             let asked = match self.connect().await {
                 Ok(()) => match &self.db {
@@ -318,7 +400,8 @@ impl Writer {
                 }
                 Err(error) if error.is_temporary() && Instant::now() < deadline => {
                     self.db = None;
-                    tokio::time::sleep(RECONNECT_DELAY).await;
+                    tokio::time::sleep(delay).await;
+                    delay = next_delay(delay);
                 }
                 Err(error) => {
                     self.db = None;
@@ -352,27 +435,9 @@ impl Writer {
         let batch = self.batch;
         begin(db, jobs, (&self.writer, &batch)).await?;
         let mut changes = Vec::new();
-        for job in jobs.iter_mut() {
-            let change_count = changes.len();
-            let mut tx = WriteTx {
-                db,
-                seal: &self.seal,
-                rules: &self.shared.rules,
-                clock: &self.shared.clock,
-                probe: self.shared.probe.as_ref(),
-                changes: &mut changes,
-                has_written: Cell::new(false),
-            };
-            let result = job.run(&mut tx).await;
-            let has_written = tx.has_written.get();
-            match result {
-                Ok(()) => {}
-                Err(error) if error.is_temporary() => return Err(error.into()),
-                Err(error) if error.kind == DbErrorKind::Refused && !has_written => {
-                    changes.truncate(change_count);
-                }
-                Err(_) => return Err(BatchError::Job),
-            }
+        let mut next = 0;
+        while let Some(rest) = jobs.get_mut(next..).filter(|rest| !rest.is_empty()) {
+            next += self.run_next(db, rest, &mut changes).await?;
         }
         let channel: [SqlValue<'_>; 1] = [&self.channel];
         let (notified, committed) =
@@ -386,6 +451,64 @@ impl Writer {
         }
         self.announce(&changes);
         Ok(())
+    }
+
+    /// Runs the first of these, or the commits at their beginning; gives how many.
+    async fn run_next(
+        &self,
+        db: &Db,
+        jobs: &mut [Box<dyn WriteJob>],
+        changes: &mut Vec<ThreadChange>,
+    ) -> Result<usize, BatchError> {
+        let mut count = jobs.iter().take_while(|job| job.commit().is_some()).count();
+        let commits: Vec<&ThreadCommit> = jobs.iter().take(count).filter_map(|job| job.commit()).collect();
+        let mut cache = match commits.is_empty() {
+            true => None,
+            false => Some(CommitCache::load(db, &self.shared.clock, &commits).await?),
+        };
+        count = count.max(1);
+        for (index, job) in jobs.iter_mut().take(count).enumerate() {
+            // Threads that wait have their turns: what this one may use is read after the one before it.
+            if index > 0 && cache.as_ref().is_some_and(|cache| cache.has_waits) {
+                count = index;
+                break;
+            }
+            self.run_job(db, job, cache.as_mut(), changes).await?;
+        }
+        if let Some(cache) = &mut cache {
+            cache.save(db, &self.seal).await?;
+        }
+        Ok(count)
+    }
+
+    async fn run_job(
+        &self,
+        db: &Db,
+        job: &mut Box<dyn WriteJob>,
+        cache: Option<&mut CommitCache>,
+        changes: &mut Vec<ThreadChange>,
+    ) -> Result<(), BatchError> {
+        let change_count = changes.len();
+        let mut tx = WriteTx {
+            db,
+            seal: &self.seal,
+            rules: &self.shared.rules,
+            clock: &self.shared.clock,
+            probe: self.shared.probe.as_ref(),
+            changes,
+            has_written: Cell::new(false),
+        };
+        let result = job.run(&mut tx, cache).await;
+        let has_written = tx.has_written.get();
+        match result {
+            Ok(()) => Ok(()),
+            Err(error) if error.is_temporary() => Err(error.into()),
+            Err(error) if error.kind == DbErrorKind::Refused && !has_written => {
+                changes.truncate(change_count);
+                Ok(())
+            }
+            Err(_) => Err(BatchError::Job),
+        }
     }
 
     /// Says what is durable by now.
