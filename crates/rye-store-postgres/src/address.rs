@@ -26,6 +26,9 @@ const TCP_USER_TIMEOUT: Duration = Duration::from_secs(20);
 /// A transaction that its process leaves open for so long is taken back, and its locks with it: the process is frozen.
 const IDLE_IN_TRANSACTION_TIMEOUT: &str = "4s";
 
+/// The channel of notifications is called after the schema, and may have 63 bytes.
+const MAX_SCHEMA_BYTES: usize = 58;
+
 /// Longer than any wait for a lock that is given up in time.
 const LOCK_TIMEOUT: &str = "20s";
 
@@ -76,8 +79,8 @@ impl PostgresAddress {
             return Err(invalid("it begins with postgres://"));
         }
         // The parser's own message may repeat parts of the text, and with them a password.
-        let mut config = Config::from_str(url)
-            .map_err(|_| invalid("expected postgres://user@host:5432/database"))?;
+        let mut config =
+            Config::from_str(url).map_err(|_| invalid("expected postgres://user@host:5432/database"))?;
         if config.get_password().is_some() {
             return Err(invalid("it holds a password; name a file or a variable that has it"));
         }
@@ -87,8 +90,9 @@ impl PostgresAddress {
         if config.get_options().is_some() || !config.get_hostaddrs().is_empty() {
             return Err(invalid("`options` and `hostaddr` are not supported"));
         }
-        let needs_tls = config.get_hosts().iter().any(|host| !is_local(host));
-        if needs_tls && config.get_ssl_mode() == SslMode::Disable {
+        let is_remote = config.get_hosts().iter().any(|host| !is_local(host));
+        let needs_tls = is_remote || config.get_ssl_mode() == SslMode::Require;
+        if is_remote && config.get_ssl_mode() == SslMode::Disable {
             return Err(invalid("`sslmode=disable` is for this machine only"));
         }
         config.ssl_mode(if needs_tls { SslMode::Require } else { SslMode::Disable });
@@ -98,7 +102,7 @@ impl PostgresAddress {
         config.keepalives_idle(Duration::from_secs(10));
         config.tcp_user_timeout(TCP_USER_TIMEOUT);
         let is_name = !schema.is_empty()
-            && schema.len() <= 60
+            && schema.len() <= MAX_SCHEMA_BYTES
             && schema.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_'))
             && !schema.starts_with("pg_")
             && !schema.as_bytes().first().is_some_and(u8::is_ascii_digit);
@@ -150,7 +154,7 @@ impl PostgresAddress {
         Ok(config)
     }
 
-    /// TLS, unless the database is on this machine.
+    /// TLS, unless the database is on this machine and the address does not ask for it.
     pub(crate) fn tls(&self) -> Result<Option<MakeRustls>, DbError> {
         if !self.needs_tls {
             return Ok(None);
@@ -209,6 +213,7 @@ mod tests {
         assert_eq!(mode("postgres://rye@db.example/team?sslmode=prefer"), Ok(true));
         assert!(mode("postgres://rye@db.example/team?sslmode=disable").is_err());
         assert_eq!(mode("postgres://rye@127.0.0.1/team"), Ok(false));
+        assert_eq!(mode("postgres://rye@127.0.0.1/team?sslmode=require"), Ok(true));
         assert_eq!(mode("postgres://rye@localhost,db.example/team"), Ok(true));
         assert_eq!(mode("postgres://rye@/team?host=/var/run/postgresql"), Ok(false));
     }

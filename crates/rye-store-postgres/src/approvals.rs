@@ -60,7 +60,7 @@ pub(crate) async fn insert(tx: &WriteTx<'_>, approval: &Approval) -> Result<(), 
     let added = added.map_err(|error| match error.is_duplicate("approvals_id") {
         true => {
             let what = format!("question `{}` was asked before", rye_item::text::one_line(&approval.id));
-            error.said_as(ThreadStoreError::Conflict { thread: approval.thread.clone(), what })
+            error.with_error(ThreadStoreError::Conflict { thread: approval.thread.clone(), what })
         }
         false => error,
     })?;
@@ -128,11 +128,13 @@ impl StoredApproval {
     }
 }
 
-const FIND: &str = "SELECT id, thread_id, kind, what, why, at_ms, detail, approvals.signer, approvals.seal, answer,
+const FIND: &str =
+    "SELECT id, thread_id, kind, what, why, at_ms, detail, approvals.signer, approvals.seal, answer,
         answer_signer, answer_seal FROM approvals JOIN threads USING (thread) WHERE id = $1";
 
 // What a thread asked that has ended since is not open. Answers are read too: a forged one must not close a question silently.
-const FIND_OPEN: &str = "SELECT id, thread_id, kind, what, why, at_ms, detail, approvals.signer, approvals.seal, answer,
+const FIND_OPEN: &str =
+    "SELECT id, thread_id, kind, what, why, at_ms, detail, approvals.signer, approvals.seal, answer,
         answer_signer, answer_seal FROM approvals JOIN threads USING (thread)
      WHERE status IN ('created', 'running', 'suspended') ORDER BY at_ms, id";
 

@@ -11,12 +11,7 @@ use crate::writer::WriteTx;
 /// The size of a piece: the server holds a value in memory as a whole.
 const CHUNK_BYTES: usize = 1 << 20;
 
-pub(crate) async fn put(
-    tx: &WriteTx<'_>,
-    digest: &Digest,
-    bytes: &[u8],
-    at_ms: u64,
-) -> Result<(), DbError> {
+pub(crate) async fn put(tx: &WriteTx<'_>, digest: &Digest, bytes: &[u8], at_ms: u64) -> Result<(), DbError> {
     let db = tx.writing();
     let (name, at_ms) = (digest.as_bytes().as_slice(), to_integer(at_ms, "a time")?);
     let sql = "INSERT INTO blobs (digest, at_ms) VALUES ($1, $2)
@@ -41,7 +36,8 @@ pub(crate) async fn add_use(tx: &WriteTx<'_>, digest: &Digest, thread: &ThreadId
     let row = tx.reading().query_opt(find, &[&id]).await?;
     let row = row.ok_or_else(|| ThreadStoreError::NoThread(thread.clone()))?;
     let number: i64 = row.try_get(0)?;
-    let sql = "INSERT INTO uses (thread, blob) SELECT $1, blob FROM blobs WHERE digest = $2 ON CONFLICT DO NOTHING";
+    let sql =
+        "INSERT INTO uses (thread, blob) SELECT $1, blob FROM blobs WHERE digest = $2 ON CONFLICT DO NOTHING";
     tx.writing().execute(sql, &[&number, &name]).await?;
     Ok(())
 }

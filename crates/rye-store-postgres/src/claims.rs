@@ -32,7 +32,8 @@ pub(crate) async fn claim(
 ) -> Result<ClaimOutcome, DbError> {
     tx.clock.measure(tx.reading()).await?;
     let name = id.as_str();
-    let sql = "SELECT thread, epoch, lease_ms, pid, pid_start, boot_id, host FROM threads WHERE thread_id = $1";
+    let sql =
+        "SELECT thread, epoch, lease_ms, pid, pid_start, boot_id, host FROM threads WHERE thread_id = $1";
     let row = tx.reading().query_opt(sql, &[&name]).await?;
     let row = row.ok_or_else(|| ThreadStoreError::NoThread(id.clone()))?;
     let (thread, epoch): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
@@ -56,7 +57,8 @@ pub(crate) async fn claim(
 /// Gives a thread up; the claim is worth nothing afterwards.
 pub(crate) async fn release(tx: &WriteTx<'_>, id: &ThreadId, claim: Claim) -> Result<(), DbError> {
     let (name, epoch) = (id.as_str(), to_integer(claim.epoch, "the number of claims")?);
-    let sql = "UPDATE threads SET epoch = epoch + 1, pid = NULL, pid_start = NULL, boot_id = NULL, host = NULL
+    let sql =
+        "UPDATE threads SET epoch = epoch + 1, pid = NULL, pid_start = NULL, boot_id = NULL, host = NULL
          WHERE thread_id = $1 AND epoch = $2";
     let released = tx.writing().execute(sql, &[&name, &epoch]).await?;
     if released == 0 { Err(ThreadStoreError::Fenced(id.clone()).into()) } else { Ok(()) }

@@ -10,9 +10,9 @@ use rye_store::{
 };
 use rye_thread::status::ThreadStatus;
 
+use crate::clock::DatabaseClock;
 use crate::db::Db;
 use crate::db_error::{DbError, to_integer, to_number, to_text};
-use crate::clock::DatabaseClock;
 use crate::ledger::{self, LedgerCache, LedgerDraft};
 use crate::record::{RECORD_COLUMN_COUNT, ThreadRecord, forged_error, record_columns};
 use crate::seal::Sealer;
@@ -134,8 +134,7 @@ fn load_target(
 ) -> Result<CommitTarget, DbError> {
     let id = &commit.thread;
     let calls = calls(commit)?;
-    let thread =
-        cache.threads.get_mut(id.as_str()).ok_or_else(|| ThreadStoreError::NoThread(id.clone()))?;
+    let thread = cache.threads.get_mut(id.as_str()).ok_or_else(|| ThreadStoreError::NoThread(id.clone()))?;
     if !thread.is_checked {
         if !thread.record.is_sealed(tx.seal) {
             return Err(forged_error(id));
@@ -242,8 +241,8 @@ pub(crate) async fn commit(
     }
     if let Some(limits) = &commit.limits {
         // For those who look: the journal has them too.
-        target.record.limits = serde_json::to_string(limits)
-            .map_err(|error| ThreadStoreError::Failed(error.to_string()))?;
+        target.record.limits =
+            serde_json::to_string(limits).map_err(|error| ThreadStoreError::Failed(error.to_string()))?;
     }
     for approval in &commit.approvals {
         approvals::insert(tx, approval).await?;

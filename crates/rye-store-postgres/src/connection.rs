@@ -91,12 +91,8 @@ impl Drop for ReaderHandle {
 async fn run_readers(shared: Arc<Shared>, mut jobs: UnboundedReceiver<ReadJob>) {
     let listener = tokio::task::spawn_local(listener::listen(Arc::clone(&shared)));
     let seal = Sealer::new(shared.keys.clone(), shared.store);
-    let pool = Rc::new(ReaderPool {
-        shared,
-        seal,
-        permits: Semaphore::new(MAX_READERS),
-        idle: RefCell::default(),
-    });
+    let pool =
+        Rc::new(ReaderPool { shared, seal, permits: Semaphore::new(MAX_READERS), idle: RefCell::default() });
     while let Some(job) = jobs.recv().await {
         job(Rc::clone(&pool));
     }
@@ -130,7 +126,8 @@ impl ReaderPool {
         &self,
         query: &impl AsyncFn(&ReadContext) -> Result<T, DbError>,
     ) -> Result<T, DbError> {
-        let _permit = self.permits.acquire().await.map_err(|error| DbError::connection(&error.to_string()))?;
+        let _permit =
+            self.permits.acquire().await.map_err(|error| DbError::connection(&error.to_string()))?;
         let idle = self.idle.borrow_mut().pop();
         let context = match idle.filter(|context| !context.db.is_closed()) {
             Some(context) => context,
@@ -142,8 +139,8 @@ impl ReaderPool {
             }
         };
         let result = query(&context).await;
-        // One that failed may be within a transaction.
-        if result.is_ok() {
+        // One of which a statement failed may be within a transaction.
+        if result.as_ref().err().is_none_or(|error| error.kind == DbErrorKind::Refused) {
             self.idle.borrow_mut().push(context);
         }
         result

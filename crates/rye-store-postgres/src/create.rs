@@ -24,7 +24,7 @@ pub(crate) fn locks(new: &NewThread) -> Locks {
 }
 
 /// What is known of the threads that a new one belongs to.
-struct Surrounding {
+struct NewThreadContext {
     number: i64,
     /// Whether a thread has its name already.
     is_there: bool,
@@ -39,10 +39,7 @@ struct Surrounding {
 
 const FIND_RECORD: &str = concat!("SELECT ", record_columns!(), " FROM threads WHERE thread_id = $1");
 
-async fn find_record(
-    tx: &WriteTx<'_>,
-    id: Option<&ThreadId>,
-) -> Result<Option<ThreadRecord>, DbError> {
+async fn find_record(tx: &WriteTx<'_>, id: Option<&ThreadId>) -> Result<Option<ThreadRecord>, DbError> {
     let Some(id) = id else { return Ok(None) };
     let name = id.as_str();
     let row = tx.reading().query_opt(FIND_RECORD, &[&name]).await?;
@@ -57,7 +54,7 @@ async fn counts(db: &Db, sql: &'static str, parent: Option<&ThreadId>) -> Result
     }
 }
 
-async fn load_surrounding(tx: &WriteTx<'_>, new: &NewThread) -> Result<Surrounding, DbError> {
+async fn load_context(tx: &WriteTx<'_>, new: &NewThread) -> Result<NewThreadContext, DbError> {
     let db = tx.reading();
     let name = new.id.as_str();
     let is_there = "SELECT EXISTS (SELECT 1 FROM threads WHERE thread_id = $1)";
@@ -85,7 +82,7 @@ async fn load_surrounding(tx: &WriteTx<'_>, new: &NewThread) -> Result<Surroundi
         None => (0, 0),
     };
     let tree = tree.map(|row| row.try_get(0)).transpose()?.map_or(Ok(0), to_number)?;
-    Ok(Surrounding { number, is_there, parent, before, children, tree, blobs })
+    Ok(NewThreadContext { number, is_there, parent, before, children, tree, blobs })
 }
 
 /// The numbers of the shared parts, which stay until the transaction ends.
@@ -93,15 +90,14 @@ async fn find_blobs(db: &Db, new: &NewThread) -> Result<Vec<i64>, DbError> {
     let mut blobs = Vec::new();
     for digest in &new.blobs {
         let bytes = digest.as_bytes().as_slice();
-        let row =
-            db.query_opt("SELECT blob FROM blobs WHERE digest = $1 FOR KEY SHARE", &[&bytes]).await?;
+        let row = db.query_opt("SELECT blob FROM blobs WHERE digest = $1 FOR KEY SHARE", &[&bytes]).await?;
         let row = row.ok_or_else(|| ThreadStoreError::NoBlob(digest.to_hex()))?;
         blobs.push(row.try_get(0)?);
     }
     Ok(blobs)
 }
 
-impl Surrounding {
+impl NewThreadContext {
     /// Whether the parent has as many children at work, or waiting for a place, as may be at work.
     fn is_full(&self, new: &NewThread) -> bool {
         let max = new.caps.concurrent_children;
@@ -110,8 +106,7 @@ impl Surrounding {
 
     fn check_caps(&self, new: &NewThread) -> Result<Option<CreateOutcome>, DbError> {
         let Some(parent) = &self.parent else { return Ok(None) };
-        let refused =
-            |cap: SpawnCap, max: u64, count: u64| Some(CreateOutcome::Refused { cap, max, count });
+        let refused = |cap: SpawnCap, max: u64, count: u64| Some(CreateOutcome::Refused { cap, max, count });
         let caps = &new.caps;
         let (spawn_count, depth) = (to_number(parent.spawn_count)?, to_number(parent.depth)?);
         if let Some(max) = caps.spawns.filter(|max| spawn_count >= *max) {
@@ -134,7 +129,7 @@ impl Surrounding {
 
 /// Makes a thread, or says which cap is reached.
 pub(crate) async fn create(tx: &mut WriteTx<'_>, new: &NewThread) -> Result<CreateOutcome, DbError> {
-    let found = load_surrounding(tx, new).await?;
+    let found = load_context(tx, new).await?;
     if let Some(outcome) = found.check_caps(new)? {
         return Ok(outcome);
     }
@@ -159,8 +154,10 @@ pub(crate) async fn create(tx: &mut WriteTx<'_>, new: &NewThread) -> Result<Crea
     let is_same = new.parent.is_some() && new.parent == new.continuation_of;
     let mut before = found.before.filter(|_| !is_same);
     if let Some(mut parent) = found.parent {
-        parent.spawn_count =
-            parent.spawn_count.checked_add(1).ok_or(ThreadStoreError::TooLarge("the children of a thread"))?;
+        parent.spawn_count = parent
+            .spawn_count
+            .checked_add(1)
+            .ok_or(ThreadStoreError::TooLarge("the children of a thread"))?;
         if is_same {
             parent.continuation_thread_id = Some(new.id.to_string());
         }
@@ -176,12 +173,12 @@ pub(crate) async fn create(tx: &mut WriteTx<'_>, new: &NewThread) -> Result<Crea
     Ok(CreateOutcome::Created { claim: Claim { epoch: 1 }, depth, is_queued })
 }
 
-fn new_record(found: &Surrounding, new: &NewThread) -> Result<ThreadRecord, DbError> {
+fn new_record(found: &NewThreadContext, new: &NewThread) -> Result<ThreadRecord, DbError> {
     let at = iso_timestamp(new.at_ms);
     let parent = found.parent.as_ref();
     let caps = BudgetCaps { spend: new.max_spend, tokens: new.max_tokens };
-    let limits = serde_json::to_string(&new.limits)
-        .map_err(|error| ThreadStoreError::Failed(error.to_string()))?;
+    let limits =
+        serde_json::to_string(&new.limits).map_err(|error| ThreadStoreError::Failed(error.to_string()))?;
     let before = found.before.as_ref();
     Ok(ThreadRecord {
         thread: found.number,
@@ -276,7 +273,7 @@ async fn insert(tx: &WriteTx<'_>, new: &NewThread, record: &ThreadRecord) -> Res
         )
         .await;
     inserted.map_err(|error| match error.is_duplicate("threads_thread_id") {
-        true => error.said_as(ThreadStoreError::Exists(new.id.clone())),
+        true => error.with_error(ThreadStoreError::Exists(new.id.clone())),
         false => error,
     })?;
     let (max_spend, max_tokens) = (&record.max_spend, &record.max_tokens);

@@ -46,8 +46,8 @@ impl DbError {
         self.state == Some(SqlState::UNIQUE_VIOLATION) && self.constraint.as_deref() == Some(constraint)
     }
 
-    /// The same failure of the statement, said as this.
-    pub(crate) fn said_as(self, error: ThreadStoreError) -> Self {
+    /// The same failure of the statement, with this error.
+    pub(crate) fn with_error(self, error: ThreadStoreError) -> Self {
         Self { error, ..self }
     }
 
@@ -116,7 +116,7 @@ impl From<tokio_postgres::Error> for DbError {
         let message = one_line(reported.message());
         let is_outgrown = [SqlState::NUMERIC_VALUE_OUT_OF_RANGE, SqlState::CHECK_VIOLATION].contains(&state);
         let is_damage = [SqlState::DATA_CORRUPTED, SqlState::INDEX_CORRUPTED].contains(&state);
-        let said = match kind {
+        let shown = match kind {
             _ if is_outgrown => ThreadStoreError::TooLarge("a sum in the ledger"),
             _ if is_damage => ThreadStoreError::Damaged { path: PathBuf::new(), reason: message },
             DbErrorKind::Connection => {
@@ -126,7 +126,7 @@ impl From<tokio_postgres::Error> for DbError {
                 ThreadStoreError::Failed(format!("{message} ({})", state.code()))
             }
         };
-        Self { error: said, kind, constraint: reported.constraint().map(str::to_owned), state: Some(state) }
+        Self { error: shown, kind, constraint: reported.constraint().map(str::to_owned), state: Some(state) }
     }
 }
 

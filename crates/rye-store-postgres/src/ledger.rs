@@ -42,7 +42,8 @@ const FIND_AHEAD: &str = "SELECT blocked_by, least(sum(spend), 92233720368547758
      GROUP BY blocked_by";
 
 /// Makes a thread's row.
-pub(crate) const INSERT_ROW: &str = "INSERT INTO budget_ledger (thread, parent, thread_id, parent_thread_id, max_spend, max_tokens,
+pub(crate) const INSERT_ROW: &str =
+    "INSERT INTO budget_ledger (thread, parent, thread_id, parent_thread_id, max_spend, max_tokens,
         created_at, updated_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $7)";
 
 pub(crate) fn spend_column(caps: BudgetCaps) -> Result<Option<i64>, DbError> {
@@ -277,7 +278,8 @@ impl LedgerCache {
         let threads: Vec<i64> = self.pending.keys().copied().collect();
         let rows = || self.pending.values();
         let own = |get: fn(&LedgerDelta) -> i64| rows().map(|row| get(&row.own)).collect::<Vec<i64>>();
-        let subtree = |get: fn(&LedgerDelta) -> i64| rows().map(|row| get(&row.subtree)).collect::<Vec<i64>>();
+        let subtree =
+            |get: fn(&LedgerDelta) -> i64| rows().map(|row| get(&row.subtree)).collect::<Vec<i64>>();
         let updated_at: Vec<Option<&str>> = rows().map(|row| row.updated_at.as_deref()).collect();
         let sql = "UPDATE budget_ledger AS ledger SET actual_spend = actual_spend + own_spend,
                 reserved_spend = reserved_spend + own_reserved, actual_tokens = actual_tokens + own_tokens,
@@ -432,8 +434,7 @@ impl LedgerDraft {
         settlement: &Settlement,
         rules: &LedgerRules,
     ) -> Result<i64, DbError> {
-        let conflict =
-            |what: String| DbError::from(ThreadStoreError::Conflict { thread: id.clone(), what });
+        let conflict = |what: String| DbError::from(ThreadStoreError::Conflict { thread: id.clone(), what });
         let call = to_integer(settlement.call, "a call's number")?;
         let found = self.calls.get(&call).copied().flatten();
         let known = match found {

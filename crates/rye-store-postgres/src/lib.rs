@@ -40,8 +40,8 @@ use std::time::Duration;
 use rye_store::{ChangeHub, LedgerRules, OwnerProbe, ThreadStoreError};
 
 pub use address::{PasswordSource, PostgresAddress};
-pub use clock::LocalClock;
 use clock::DatabaseClock;
+pub use clock::LocalClock;
 use connection::ReaderHandle;
 use db::Db;
 use db_error::DbError;

@@ -15,7 +15,8 @@ use crate::writer::WriteTx;
 /// What `facts` calls the last time that pruning was done by itself.
 const PRUNED_KEY: &str = "pruned_ms";
 
-const FIND_ROWS: &str = "SELECT thread, thread_id, root, completed_at, continuation_of, continuation_thread_id, chain_root_id,
+const FIND_ROWS: &str =
+    "SELECT thread, thread_id, root, completed_at, continuation_of, continuation_thread_id, chain_root_id,
         EXISTS (SELECT 1 FROM approvals WHERE approvals.thread = threads.thread AND answer IS NULL)
      FROM threads ORDER BY thread DESC";
 
@@ -63,10 +64,10 @@ pub(crate) async fn delete(
     chosen: &[TreeGroup],
 ) -> Result<(Vec<TreeGroup>, u64), DbError> {
     // The trees of those that were chosen are locked: what is chosen again of them stays as it is.
-    let locked: Vec<i64> = chosen.iter().flat_map(|group| group.threads.iter().map(|(row, _)| *row)).collect();
+    let locked: Vec<i64> =
+        chosen.iter().flat_map(|group| group.threads.iter().map(|(row, _)| *row)).collect();
     let is_locked = |group: &TreeGroup| group.threads.iter().all(|(row, _)| locked.contains(row));
-    let groups: Vec<TreeGroup> =
-        select(tx.reading(), options).await?.into_iter().filter(is_locked).collect();
+    let groups: Vec<TreeGroup> = select(tx.reading(), options).await?.into_iter().filter(is_locked).collect();
     let rows: Vec<i64> = groups.iter().flat_map(|group| group.threads.iter().map(|(row, _)| *row)).collect();
     let db = tx.writing();
     for sql in [

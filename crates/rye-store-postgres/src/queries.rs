@@ -25,7 +25,8 @@ pub(crate) async fn journal(context: &ReadContext, id: &ThreadId) -> Result<Vec<
     db.batch("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
     let name = id.as_str();
     let head = concat!("SELECT ", record_columns!(), " FROM threads WHERE thread_id = $1");
-    let entries = "SELECT seq, at_ms, sequence, body FROM journal JOIN threads USING (thread) WHERE thread_id = $1
+    let entries =
+        "SELECT seq, at_ms, sequence, body FROM journal JOIN threads USING (thread) WHERE thread_id = $1
          ORDER BY seq";
     let found =
         futures_util::future::try_join(db.query_opt(head, &[&name]), db.query(entries, &[&name])).await;

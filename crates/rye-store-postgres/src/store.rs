@@ -14,8 +14,7 @@ use crate::connection::ReadContext;
 use crate::db_error::DbError;
 use crate::writer::{Locks, WriteTx};
 use crate::{
-    PostgresStore, approvals, audit, blobs, cancel_requests, claims, create, prune, queries, rolling,
-    waits,
+    PostgresStore, approvals, audit, blobs, cancel_requests, claims, create, prune, queries, rolling, waits,
 };
 
 impl PostgresStore {
@@ -34,7 +33,9 @@ impl PostgresStore {
         T: Send + 'static,
         Q: AsyncFn(&ReadContext) -> Result<T, DbError> + Send + 'static,
     {
-        Box::pin(async move { self.inner.readers.read(query).await.map_err(|error| self.with_address(error)) })
+        Box::pin(
+            async move { self.inner.readers.read(query).await.map_err(|error| self.with_address(error)) },
+        )
     }
 
     fn with_address(&self, error: DbError) -> ThreadStoreError {
@@ -45,10 +46,8 @@ impl PostgresStore {
         let chosen = self
             .reading(async move |context: &ReadContext| prune::select(&context.db, &options).await)
             .await?;
-        let locks = Locks {
-            threads: chosen.iter().flat_map(TreeGroup::ids).cloned().collect(),
-            ..Locks::default()
-        };
+        let locks =
+            Locks { threads: chosen.iter().flat_map(TreeGroup::ids).cloned().collect(), ..Locks::default() };
         let work = async move |tx: &mut WriteTx<'_>| prune::delete(tx, &options, &chosen).await;
         let (groups, blobs) = self.writing(locks, work).await?;
         let stored_bytes = match options.max_bytes {
@@ -82,9 +81,7 @@ impl ThreadStore for PostgresStore {
         at_ms: u64,
     ) -> StoreFuture<'a, bool> {
         let (locks, id) = (Locks::thread(id), id.clone());
-        self.writing(locks, async move |tx: &mut WriteTx<'_>| {
-            waits::admit(tx, &id, claim, caps, at_ms).await
-        })
+        self.writing(locks, async move |tx: &mut WriteTx<'_>| waits::admit(tx, &id, claim, caps, at_ms).await)
     }
 
     fn claim<'a>(

@@ -12,7 +12,8 @@ use crate::db_error::{DbError, to_integer, to_number};
 use crate::writer::WriteTx;
 
 /// Children of a parent that have not ended: those at work, and those that wait for a place.
-pub(crate) const COUNT_CHILDREN: &str = "SELECT count(*) FILTER (WHERE kind IS NULL), count(*) FILTER (WHERE kind IS NOT NULL)
+pub(crate) const COUNT_CHILDREN: &str =
+    "SELECT count(*) FILTER (WHERE kind IS NULL), count(*) FILTER (WHERE kind IS NOT NULL)
      FROM threads LEFT JOIN waits ON waits.thread = threads.thread AND waits.kind = 'concurrency'
      WHERE threads.parent = (SELECT thread FROM threads WHERE thread_id = $1) AND completed_at IS NULL";
 

@@ -285,7 +285,8 @@ const LAST_BATCH: &str = "SELECT batch FROM writers WHERE writer = $1 FOR UPDATE
 const FORGET_WRITERS: &str = "DELETE FROM writers WHERE at < now() - interval '7 days'";
 
 /// Locks the roots of the trees of these threads, in the order of their numbers.
-const LOCK_ROOTS: &str = "SELECT thread FROM threads WHERE thread IN (SELECT root FROM threads WHERE thread_id = ANY($1))
+const LOCK_ROOTS: &str =
+    "SELECT thread FROM threads WHERE thread IN (SELECT root FROM threads WHERE thread_id = ANY($1))
     ORDER BY thread FOR UPDATE";
 
 /// Locks the budgets of a day or a month that may be worked on, in one order.

@@ -179,9 +179,7 @@ fn postgres_store_breaks_nothing_either() {
     use std::time::{SystemTime, UNIX_EPOCH};
 
     use lillux::SecretKey;
-    use rye_store_postgres::{
-        DEFAULT_RETRY_FOR, PostgresAddress, PostgresOptions, PostgresStore, StoreKeys,
-    };
+    use rye_store_postgres::{DEFAULT_RETRY_FOR, PostgresAddress, PostgresOptions, PostgresStore, StoreKeys};
     use rye_store_sqlite::SystemProbe;
 
     let url = std::env::var("RYE_TEST_POSTGRES").expect("RYE_TEST_POSTGRES: run scripts/check-postgres");
@@ -208,5 +206,8 @@ fn postgres_store_breaks_nothing_either() {
         total.takeovers += report.takeovers;
         total.threads += report.threads;
     }
-    println!("on PostgreSQL: {} threads, {} crashes, {} takeovers", total.threads, total.crashes, total.takeovers);
+    println!(
+        "on PostgreSQL: {} threads, {} crashes, {} takeovers",
+        total.threads, total.crashes, total.takeovers
+    );
 }

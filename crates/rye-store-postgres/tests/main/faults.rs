@@ -111,3 +111,35 @@ fn cut_connections_are_made_again() {
         journal.iter().skip(1).map(|entry| String::from_utf8_lossy(&entry.body).into_owned()).collect();
     assert_eq!(bodies, (0..20).map(|round| round.to_string()).collect::<Vec<_>>());
 }
+
+/// The server's certificate is checked: against the file that is named, else against the system's.
+#[test]
+fn connections_over_tls_check_the_certificate() {
+    let url = setting("RYE_TEST_POSTGRES_TLS").expect("RYE_TEST_POSTGRES_TLS: run scripts/check-postgres");
+    let file = setting("RYE_TEST_POSTGRES_CA").expect("RYE_TEST_POSTGRES_CA: run scripts/check-postgres");
+    let schema = new_schema();
+    let untrusted = PostgresAddress::parse(&url, &schema).expect("an address");
+    let refused = PostgresStore::open(PostgresOptions { address: untrusted.clone(), ..options(&schema) });
+    let refused = refused.expect_err("refused").to_string();
+    assert!(refused.contains("certificate"), "{refused}");
+    let address = untrusted.with_certificates(file.into());
+    let store = open(PostgresOptions { address: address.clone(), ..options(&schema) });
+    create(&store, new_thread(1, None));
+    let condition = rye_store_postgres::inspect(&address, now_ms()).expect("looked at");
+    assert_eq!((condition.version, condition.threads), (condition.known, 1));
+    assert!(condition.skew_ms.abs() < 60_000, "{condition:?}");
+}
+
+#[test]
+fn large_parts_are_kept_in_chunks() {
+    let schema = new_schema();
+    let store = open(options(&schema));
+    let bytes: Vec<u8> = (0..(7_u32 << 19)).map(|number| (number % 251) as u8).collect();
+    let part = store.put_blob_blocking(bytes.clone(), 1).expect("written");
+    let empty = store.put_blob_blocking(Vec::new(), 1).expect("written");
+    assert_eq!(store.put_blob_blocking(bytes.clone(), 2), Ok(part));
+    assert_eq!(store.blob(&part).expect("read"), bytes);
+    assert_eq!(store.blob(&empty).expect("read"), Vec::<u8>::new());
+    tamper(&schema, "DELETE FROM blob_chunks WHERE chunk = 1");
+    assert!(matches!(store.blob(&part), Err(rye_store::ThreadStoreError::NoBlob(_))));
+}

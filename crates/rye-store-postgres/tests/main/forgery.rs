@@ -18,7 +18,10 @@ fn changed_rows_and_journals_are_refused() {
     assert_eq!(store.create_blocking(new_thread(3, Some(1))), Err(forged(Forgery::Row)));
     assert_eq!(store.journal(&thread_id(1)), Err(forged(Forgery::Head)));
     let forged = |what| Err(ThreadStoreError::Forged { thread: thread_id(2), what });
-    tamper(&schema, "UPDATE journal SET body = 'other' WHERE thread = (SELECT thread FROM threads WHERE thread_id LIKE '%2')");
+    tamper(
+        &schema,
+        "UPDATE journal SET body = 'other' WHERE thread = (SELECT thread FROM threads WHERE thread_id LIKE '%2')",
+    );
     assert_eq!(store.journal(&thread_id(2)), forged(Forgery::Changed));
     tamper(&schema, "DELETE FROM journal");
     assert_eq!(store.journal(&thread_id(2)), forged(Forgery::Truncated));
@@ -56,7 +59,10 @@ fn answer_without_signature_does_not_count() {
     };
     rye_store::block_on(store.add_approval(approval)).expect("asked");
     let yes = r#"{"approved":true,"message":null,"changes":null,"at_ms":2,"by":"me"}"#;
-    tamper(&schema, &format!("UPDATE approvals SET answer = '{yes}', answer_signer = signer, answer_seal = seal"));
+    tamper(
+        &schema,
+        &format!("UPDATE approvals SET answer = '{yes}', answer_signer = signer, answer_seal = seal"),
+    );
     assert_eq!(store.approval("one").expect("read"), None);
     assert_eq!(store.open_approvals(None).expect("read").forged, ["one".to_owned()]);
 }

@@ -1,4 +1,10 @@
 //! The store against a real PostgreSQL, whose address is in `RYE_TEST_POSTGRES`. `scripts/check-postgres` starts one.
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a test that cannot set up its store has failed"
+)]
 
 mod contract;
 mod faults;

@@ -79,7 +79,8 @@ fn three_processes_grant_exactly_the_budget() {
     let schema = new_schema();
     let store = open(options(&schema));
     create(&store, NewThread { max_spend: Some(Nanos(1_000)), ..new_thread(1, None) });
-    let children: Vec<_> = [1_000, 2_000, 3_000].into_iter().map(|first| start_child(&schema, first)).collect();
+    let children: Vec<_> =
+        [1_000, 2_000, 3_000].into_iter().map(|first| start_child(&schema, first)).collect();
     let mut granted = 0;
     for child in children {
         let output = child.wait_with_output().expect("ended");
@@ -130,6 +131,48 @@ fn trees_in_any_order_do_not_deadlock() {
     }
 }
 
+/// Commits that are written together see each other: calls, maxima and entries of one thread and of its parent.
+#[test]
+fn commits_of_one_batch_build_on_each_other() {
+    let schema = new_schema();
+    let store = open(options(&schema));
+    let parent = create(&store, NewThread { max_spend: Some(Nanos(25)), ..new_thread(1, None) });
+    let child = create(&store, new_thread(2, Some(1)));
+    let other = create(&store, new_thread(3, Some(1)));
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    let step = |number: u64, claim: Claim, call: u64, settled: Option<u64>| ThreadCommit {
+        records: vec![record(&call.to_string())],
+        settlements: settled.map(|call| settle(call, 4)).into_iter().collect(),
+        reservation: reserve(call, 10),
+        ..commit_for(number, claim)
+    };
+    let more = rye_store::BudgetCaps { spend: Some(Nanos(40)), tokens: None };
+    let outcomes = runtime.block_on(futures_util::future::join_all([
+        store.commit(step(2, child, 1, None)),
+        store.commit(step(3, other, 1, None)),
+        store.commit(step(3, other, 2, None)),
+        store.commit(ThreadCommit { reservation: reserve(1, 0), ..step(2, child, 1, None) }),
+        store.commit(ThreadCommit { caps: Some(more), ..commit_for(1, parent) }),
+        store.commit(step(2, child, 2, Some(1))),
+        store.commit(step(3, other, 3, Some(1))),
+    ]));
+    let is_done: Vec<bool> = outcomes.iter().map(|one| *one == Ok(CommitOutcome::Done)).collect();
+    // The third has no money; the fourth is a call that was made before.
+    assert_eq!(is_done, [true, true, false, false, true, true, true], "{outcomes:?}");
+    assert!(matches!(outcomes[2], Ok(CommitOutcome::Refused(_))));
+    let bodies = |number: u64| -> Vec<String> {
+        let journal = store.journal(&thread_id(number)).expect("a journal");
+        journal.iter().skip(1).map(|entry| String::from_utf8_lossy(&entry.body).into_owned()).collect()
+    };
+    assert_eq!(
+        (bodies(2), bodies(3)),
+        (vec!["1".into(), "2".into()], vec!["1".into(), "2".into(), "3".into()])
+    );
+    let row = store.ledger(&thread_id(1)).expect("a row");
+    assert_eq!((row.subtree_spend, row.subtree_reserved), (Nanos(8), Nanos(20)));
+    assert_eq!(store.audit().expect("audited"), Vec::<String>::new());
+}
+
 /// How many commits a second two writers make in one tree; measured, not judged.
 #[test]
 fn two_writers_commit_in_one_tree() {
@@ -157,7 +200,10 @@ fn two_writers_commit_in_one_tree() {
                             for call in 1..=count {
                                 let commit = ThreadCommit {
                                     records: vec![record("step")],
-                                    settlements: (call > 1).then(|| settle(call - 1, 3)).into_iter().collect(),
+                                    settlements: (call > 1)
+                                        .then(|| settle(call - 1, 3))
+                                        .into_iter()
+                                        .collect(),
                                     reservation: reserve(call, 10),
                                     ..commit_for(number, claim)
                                 };

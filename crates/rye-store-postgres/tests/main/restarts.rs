@@ -71,5 +71,7 @@ fn restarts_lose_and_repeat_nothing() {
         (commits, longest) = (commits + calls, longest.max(slowest));
     }
     assert_eq!(store.audit().expect("audited"), Vec::<String>::new());
-    println!("{restarts} restarts, {commits} commits, going on at most {longest:?} after the server was back");
+    println!(
+        "{restarts} restarts, {commits} commits, going on at most {longest:?} after the server was back"
+    );
 }
