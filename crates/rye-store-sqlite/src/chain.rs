@@ -1,27 +1,10 @@
 //! What holds a journal together: each entry's hash covers the one before, and the last is sealed with the user's secret.
 
 use lillux::Digest;
-use lillux::digest::Hasher;
 
 use super::secret::{Mac, macs_equal};
-use rye_store::{BudgetCaps, JournalRecord};
-use rye_thread::thread_id::ThreadId;
-
-/// What a journal begins with: no two threads have the same beginning, so entries cannot move from one to another.
-pub(super) fn genesis(thread: &ThreadId) -> Digest {
-    Digest::of_pieces([&b"rye journal 1\n"[..], thread.as_str().as_bytes()])
-}
-
-/// The hash of the entry with number `seq`.
-pub(super) fn next_hash(previous: &Digest, seq: u64, record: &JournalRecord) -> Digest {
-    let mut hasher = Hasher::default();
-    hasher.update(previous.as_bytes());
-    for number in [seq, record.at_ms, record.sequence, record.body.len() as u64] {
-        hasher.update(&number.to_be_bytes());
-    }
-    hasher.update(&record.body);
-    hasher.finish()
-}
+use rye_store::BudgetCaps;
+pub(super) use rye_store::{journal_genesis as genesis, next_journal_hash as next_hash};
 
 /// What is sealed of a thread.
 pub(super) struct JournalHead<'a> {

@@ -9,6 +9,7 @@
 //! the contract suite of `rye-test`.
 
 mod block_on;
+mod chain;
 mod changes;
 mod claims;
 mod error;
@@ -21,6 +22,7 @@ mod store;
 mod waits;
 
 pub use block_on::{block_on, can_block};
+pub use chain::{journal_genesis, next_journal_hash};
 pub use changes::{ChangeHub, ChangeReceiver, ChangesLost};
 pub use claims::ClaimPolicy;
 pub use error::{Forgery, ThreadStoreError};

@@ -171,3 +171,43 @@ fn sqlite_store_breaks_nothing_either() {
         assert_holds(seed, &simulate(seed, &SimOptions::default(), store, folder.path()));
     }
 }
+
+/// The same on a real PostgreSQL, whose address is in `RYE_TEST_POSTGRES`.
+#[cfg(feature = "database")]
+#[test]
+fn postgres_store_breaks_nothing_either() {
+    use std::time::{SystemTime, UNIX_EPOCH};
+
+    use lillux::SecretKey;
+    use rye_store_postgres::{DEFAULT_RETRY_FOR, PostgresAddress, PostgresOptions, PostgresStore, StoreKeys};
+    use rye_store_sqlite::SystemProbe;
+
+    let url = std::env::var("RYE_TEST_POSTGRES").expect("RYE_TEST_POSTGRES: run scripts/check-postgres");
+    let now_ms = || {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("a time after 1970");
+        u64::try_from(since.as_millis()).expect("a time")
+    };
+    let mut total = SimReport::default();
+    for seed in seeds(20) {
+        let folder = temp_dir();
+        let schema = format!("sim_{}_{seed}", std::process::id());
+        let store = PostgresStore::open(PostgresOptions {
+            address: PostgresAddress::parse(&url, &schema).expect("an address"),
+            keys: StoreKeys::new(SecretKey::from_seed(&[42; 32]), []),
+            rules: rye_store::LedgerRules::default(),
+            probe: Arc::new(SystemProbe),
+            clock: Arc::new(now_ms),
+            retry_for: DEFAULT_RETRY_FOR,
+        });
+        let store: Arc<dyn ThreadStore> = Arc::new(store.expect("a store"));
+        let report = simulate(seed, &SimOptions::default(), StoreHandle::from(store), folder.path());
+        assert_holds(seed, &report);
+        total.crashes += report.crashes;
+        total.takeovers += report.takeovers;
+        total.threads += report.threads;
+    }
+    println!(
+        "on PostgreSQL: {} threads, {} crashes, {} takeovers",
+        total.threads, total.crashes, total.takeovers
+    );
+}

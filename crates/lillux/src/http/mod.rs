@@ -16,6 +16,8 @@ mod request;
 mod sse;
 mod tls;
 
+pub use tls::tls_client_config;
+
 use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;

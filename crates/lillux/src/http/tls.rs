@@ -33,6 +33,14 @@ pub(super) fn without_certificates() -> Result<ClientConfig, String> {
     client_config(RootCertStore::empty())
 }
 
+/// Settings for other protocols under TLS: the certificates of this file are trusted, or the system's.
+///
+/// # Errors
+/// When there is no certificate.
+pub fn tls_client_config(file: Option<&Path>) -> Result<ClientConfig, String> {
+    with_certificates(file)
+}
+
 /// Settings that trust the certificates of this file, or the system's.
 pub(super) fn with_certificates(file: Option<&Path>) -> Result<ClientConfig, String> {
     let bytes = match file {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use cargo_metadata::{DependencyKind, Metadata, MetadataCommand};
 
 /// Which crate of the workspace may depend on which others, tests aside.
-const EDGES: [(&str, &[&str]); 20] = [
+const EDGES: [(&str, &[&str]); 21] = [
     ("lillux-hash", &[]),
     ("lillux", &["lillux-hash"]),
     ("rye-item", &[]),
@@ -17,6 +17,7 @@ const EDGES: [(&str, &[&str]); 20] = [
     ("rye-mcp", &["lillux", "rye-exec", "rye-item"]),
     ("rye-thread", &["lillux-hash", "rye-item"]),
     ("rye-store", &["lillux-hash", "rye-item", "rye-thread"]),
+    ("rye-store-postgres", &["lillux", "rye-item", "rye-store", "rye-thread"]),
     ("rye-store-sqlite", &["lillux", "rye-item", "rye-store", "rye-thread"]),
     ("rye-model", &["lillux", "rye-item", "rye-thread"]),
     ("rye-import", &["lillux-hash", "rye-item"]),

@@ -1,0 +1,187 @@
+//! The seals of what the store writes: signatures by the keys of those who may write to it.
+//!
+//! A code made with one user's secret says nothing on another machine, so rows, questions and answers are signed here. Whose
+//! signatures count is a list that each user keeps; the database is not asked.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashSet};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use lillux::digest::Hasher;
+use lillux::{Digest, Fingerprint, PublicKey, SecretKey, Signature};
+
+/// How many seals that were found valid are remembered.
+const MAX_KNOWN_SEALS: usize = 8192;
+
+/// The key that signs what this process writes, and the keys whose seals count.
+#[derive(Clone)]
+pub struct StoreKeys {
+    own: Arc<SecretKey>,
+    fingerprint: Fingerprint,
+    trusted: Arc<BTreeMap<String, PublicKey>>,
+}
+
+impl std::fmt::Debug for StoreKeys {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let trusted: Vec<&String> = self.trusted.keys().collect();
+        write!(formatter, "StoreKeys(own {}, trusted {trusted:?})", self.fingerprint)
+    }
+}
+
+impl StoreKeys {
+    /// Signs with `own`; its seals count, and those of `others`.
+    #[must_use]
+    pub fn new(own: SecretKey, others: impl IntoIterator<Item = PublicKey>) -> Self {
+        let public = own.public_key();
+        let fingerprint = public.fingerprint();
+        let all = others.into_iter().chain([public]);
+        let trusted = all.map(|key| (key.fingerprint().to_string(), key)).collect();
+        Self { own: Arc::new(own), fingerprint, trusted: Arc::new(trusted) }
+    }
+
+    /// The fingerprint of the key that signs.
+    #[must_use]
+    pub fn fingerprint(&self) -> Fingerprint {
+        self.fingerprint
+    }
+}
+
+/// A signature and whose it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Seal {
+    pub(crate) signer: String,
+    pub(crate) signature: String,
+}
+
+/// Makes and checks the seals of one store, in one thread of this process.
+#[derive(Clone)]
+pub(crate) struct Sealer {
+    keys: StoreKeys,
+    /// The store's own number: rows cannot move from one store to another.
+    store: i64,
+    known: Rc<RefCell<HashSet<(Digest, String)>>>,
+}
+
+impl Sealer {
+    pub(crate) fn new(keys: StoreKeys, store: i64) -> Self {
+        Self { keys, store, known: Rc::default() }
+    }
+
+    /// Begins what is to be sealed.
+    pub(crate) fn fields(&self, purpose: &str) -> SealFields {
+        let mut fields = SealFields(Hasher::default());
+        fields.text(purpose);
+        fields.number(self.store);
+        fields
+    }
+
+    pub(crate) fn seal(&self, digest: &Digest) -> Seal {
+        let signature = self.keys.own.sign(digest).to_base64();
+        self.remember(digest, &signature);
+        Seal { signer: self.keys.fingerprint.to_string(), signature }
+    }
+
+    /// Whether this is a seal that counts.
+    pub(crate) fn is_valid(&self, digest: &Digest, seal: &Seal) -> bool {
+        let Some(key) = self.keys.trusted.get(&seal.signer) else { return false };
+        if self.known.borrow().contains(&(*digest, seal.signature.clone())) {
+            return true;
+        }
+        let is_valid =
+            Signature::from_base64(&seal.signature).is_some_and(|signature| key.verify(digest, &signature));
+        if is_valid {
+            self.remember(digest, &seal.signature);
+        }
+        is_valid
+    }
+
+    fn remember(&self, digest: &Digest, signature: &str) {
+        let mut known = self.known.borrow_mut();
+        if known.len() >= MAX_KNOWN_SEALS {
+            known.clear();
+        }
+        known.insert((*digest, signature.to_owned()));
+    }
+}
+
+/// What is sealed, field by field: each with its length, so that none can pass for another.
+pub(crate) struct SealFields(Hasher);
+
+impl SealFields {
+    fn add(&mut self, field: Option<&[u8]>) {
+        // No field is as long as the mark of an absent one.
+        let length = field.map_or(u64::MAX, |field| field.len() as u64);
+        self.0.update(&length.to_be_bytes());
+        self.0.update(field.unwrap_or_default());
+    }
+
+    pub(crate) fn bytes(&mut self, field: &[u8]) {
+        self.add(Some(field));
+    }
+
+    pub(crate) fn text(&mut self, field: &str) {
+        self.add(Some(field.as_bytes()));
+    }
+
+    pub(crate) fn optional_text(&mut self, field: Option<&str>) {
+        self.add(field.map(str::as_bytes));
+    }
+
+    pub(crate) fn number(&mut self, field: i64) {
+        self.add(Some(&field.to_be_bytes()));
+    }
+
+    pub(crate) fn optional_number(&mut self, field: Option<i64>) {
+        self.add(field.map(i64::to_be_bytes).as_ref().map(<[u8; 8]>::as_slice));
+    }
+
+    pub(crate) fn optional_bytes(&mut self, field: Option<&[u8]>) {
+        self.add(field);
+    }
+
+    pub(crate) fn finish(self) -> Digest {
+        self.0.finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sealer(own: u8, others: &[u8], store: i64) -> Sealer {
+        let public = |seed: &u8| SecretKey::from_seed(&[*seed; 32]).public_key();
+        Sealer::new(StoreKeys::new(SecretKey::from_seed(&[own; 32]), others.iter().map(public)), store)
+    }
+
+    #[test]
+    fn only_seals_of_listed_keys_count() {
+        let digest = |sealer: &Sealer| {
+            let mut fields = sealer.fields("row");
+            fields.text("thread");
+            fields.finish()
+        };
+        let (worker, user, stranger) = (sealer(1, &[2], 7), sealer(2, &[1], 7), sealer(3, &[1, 2], 7));
+        let seal = worker.seal(&digest(&worker));
+        assert!(user.is_valid(&digest(&user), &seal));
+        let theirs = stranger.seal(&digest(&stranger));
+        assert!(!user.is_valid(&digest(&user), &theirs));
+        // Neither can a stranger sign in another's name, nor a row move to another store.
+        assert!(!user.is_valid(&digest(&user), &Seal { signer: seal.signer.clone(), ..theirs }));
+        let elsewhere = sealer(2, &[1], 8);
+        assert!(!elsewhere.is_valid(&digest(&elsewhere), &seal));
+    }
+
+    #[test]
+    fn fields_cannot_pass_for_others() {
+        let sealer = sealer(1, &[], 0);
+        let digest = |one: Option<&str>, other: Option<&str>| {
+            let mut fields = sealer.fields("row");
+            fields.optional_text(one);
+            fields.optional_text(other);
+            fields.finish()
+        };
+        assert_ne!(digest(Some("ab"), Some("c")), digest(Some("a"), Some("bc")));
+        assert_ne!(digest(Some(""), None), digest(None, Some("")));
+    }
+}
