@@ -6,7 +6,7 @@ use std::sync::Arc;
 pub use rye_store::block_on;
 pub use rye_store::{
     Approval, ApprovalDecision, ApprovalRecord, Attribution, BudgetCaps, BudgetRefusal, BudgetResource,
-    ChangeReceiver, ChangesLost, Charge, ChargeScope, Claim, ClaimOutcome, ClaimPolicy, CommitOutcome,
+    ChangeReceiver, ChangedThreads, ChangesLost, Charge, ChargeScope, Claim, ClaimOutcome, ClaimPolicy, CommitOutcome,
     CreateOutcome, FolderDisposal, Forgery, JournalRecord, LedgerRow, LedgerRules, Liveness, NewThread,
     OpenApprovals, Owner, PruneOptions, PruneReport, Reservation, ReserveRequest, Settlement, SpawnCap,
     SpawnCaps, StatusChange, StoreFreshness, StoreHandle, ThreadChange, ThreadCommit, ThreadFilter,

@@ -6,7 +6,7 @@ use lillux_hash::Digest;
 use rye_thread::thread_id::ThreadId;
 
 use crate::{
-    Approval, ApprovalDecision, ApprovalRecord, CancelRequest, ChangeReceiver, Charge, ChargeScope, Claim,
+    Approval, ApprovalDecision, ApprovalRecord, CancelRequest, ChangeReceiver, ChangedThreads, Charge, ChargeScope, Claim,
     ClaimOutcome, ClaimPolicy, CommitOutcome, CreateOutcome, JournalRecord, LedgerRow, NewThread,
     OpenApprovals, Owner, PruneOptions, PruneReport, Reservation, RollingBudget, RollingUsage, SpawnCaps,
     StoreFreshness, StoreFuture, ThreadCommit, ThreadFilter, ThreadRow, ThreadStore, ThreadStoreError,
@@ -106,6 +106,10 @@ waiting! {
     answered_threads => answered_threads() -> Vec<ThreadId>;
     /// See [`ThreadStore::audit`].
     audit => audit() -> Vec<String>;
+    /// See [`ThreadStore::last_position`].
+    last_position => last_position() -> Option<u64>;
+    /// See [`ThreadStore::changed_since`].
+    changed_since => changed_since(position: u64, max_records: u64) -> Option<ChangedThreads>;
     /// See [`ThreadStore::data_version`].
     data_version => data_version() -> i64;
     /// See [`ThreadStore::freshness`].
