@@ -1,6 +1,6 @@
 // Pieces that several pages use: states, bars, verdicts, long texts, dialogs, messages.
 
-import { add, fill, h, icon, plain, text } from './dom.js';
+import { add, fill, h, plain, text } from './dom.js';
 import { ago, clock, money, shortId } from './format.js';
 
 const MAX_TEXT_CHARS = 4000;
@@ -244,5 +244,3 @@ export function spendText(row) {
 
 export const tabs = (label, entries, current) =>
   h('nav.tabs', { 'aria-label': label }, entries.map(([name, words, href]) => h('a', { href, 'aria-current': name === current ? 'page' : undefined }, words)));
-
-export { icon };
