@@ -58,8 +58,8 @@ function questionCard(question, onAnswer) {
   const titleId = `question-${question.id}`;
   const node = h('article.question', { tabindex: '0', 'aria-labelledby': titleId, 'data-id': question.id },
     h('header', null, h('span.state.asked', null, h('span.sign', { 'aria-hidden': 'true' }, '?'), h('span', { tool: 'tool call', limit: 'limit', approval: 'question' }[question.kind] ?? question.kind)),
-      h('h2', { id: titleId }, isTool && name ? h('span.mono', name) : question.text.prompt || question.what), h('span.spread'), h('span.muted', null, 'asked ', age(question.asked_at_ms))),
-    isTool && name && question.what !== name ? h('p.prompt', question.text.prompt) : null,
+      h('h2', { id: titleId }, isTool ? h('span.mono', question.what) : question.text.prompt || question.what), h('span.spread'), h('span.muted', null, 'asked ', age(question.asked_at_ms))),
+    isTool && question.text.prompt !== question.what ? h('p.prompt', question.text.prompt) : null,
     question.text.rows.length ? h('dl.fields.call-arguments', null, question.text.rows.map(([key, value]) => [h('dt', key), h('dd', null, h('pre.text', value))])) : isTool ? h('p.muted', 'No arguments') : null,
     typeof diff === 'string' ? diffView(diff) : null,
     h('dl.facts-list', null,

@@ -14,8 +14,7 @@ export const plain = (value) => String(value ?? '').replace(HIDDEN, written);
 /** A text node, or a fragment in which hidden characters are marked. */
 export function text(value) {
   const string = String(value);
-  HIDDEN.lastIndex = 0;
-  if (!HIDDEN.test(string)) return document.createTextNode(string);
+  if (string.search(HIDDEN) < 0) return document.createTextNode(string);
   const fragment = document.createDocumentFragment();
   let from = 0;
   for (const match of string.matchAll(HIDDEN)) {

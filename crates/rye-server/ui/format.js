@@ -23,7 +23,9 @@ export function money(value) {
   if (value === 0) return '$0';
   if (Math.abs(value) >= 1000) return `$${whole.format(value)}`;
   if (Math.abs(value) >= 1) return `$${value.toFixed(2)}`;
-  return value < 0.0001 ? '<$0.0001' : `$${value.toFixed(4)}`;
+  if (value < 0.0001) return '<$0.0001';
+  const exact = value.toFixed(4);
+  return `$${exact.endsWith('00') ? value.toFixed(2) : exact}`;
 }
 
 /** `820 ms`, `3.4 s`, `2 min 5 s`, `3 h 20 min`. */

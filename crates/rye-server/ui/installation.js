@@ -16,6 +16,13 @@ function nested(value) {
   return typeof value === 'string' ? longText(value) : jsonText(value);
 }
 
+/** What items ask for, and which. */
+function requests(capabilities) {
+  const kinds = Object.entries(capabilities).filter(([, one]) => Object.keys(one ?? {}).length);
+  if (!kinds.length) return h('p.muted', 'nothing');
+  return kinds.map(([kind, one]) => [h('h3', kind), h('ul.plain', null, Object.entries(one).map(([request, items]) => h('li', null, h('code', request), h('span.meta', null, ' · ', Array.isArray(items) ? items.join(', ') : jsonText(items)))))]);
+}
+
 /** What an upgrade would change, as far as `outdated` knows. */
 function upgradeView(one) {
   const from = one.installed ?? one.locked ?? one.version ?? one.current;
@@ -44,7 +51,7 @@ async function showBundle(context) {
   fill(context.element, h('nav.crumbs', { 'aria-label': 'Above' }, h('a', { href: '#/bundles' }, 'Bundles')),
     h('div.page-head', null, h('h1.mono', id), data.bundle.version && h('span.meta', data.bundle.version), h('span.muted', `${plural(data.file_count, 'file')} · ${bytes(data.size)}`)),
     data.bundle.description ? h('p.lead', data.bundle.description) : null,
-    h('div.two-columns', null, card('What it asks for', nested(data.capabilities)), card('Verification', nested(data.verification))),
+    h('div.two-columns', null, card('What it asks for', requests(data.capabilities)), card('Verification', nested(data.verification))),
     card('About', fields(Object.entries(data.bundle).filter(([, value]) => value !== null && typeof value !== 'object').map(([key, value]) => [key.replaceAll('_', ' '), jsonText(value)]))),
     card('Files', h('p.muted', groups.map(([type, number]) => `${type}: ${typeof number === 'number' ? count(number) : jsonText(number)}`).join(' · ')),
       folded(plural(data.files.length, 'file'), () => h('ul.plain.mono.small.columns', null, data.files.map((file) => h('li', null, file.type && file.item_id ? itemLink(file.item_id, file.type) : name(file)))))));
@@ -73,8 +80,8 @@ async function showConfig(context) {
     const rows = data.settings.filter((one) => (!changed.checked || !/^(system|bundle|built)/.test(one.origin)) && `${one.config}.${one.key} ${jsonText(one.value)} ${one.origin}`.toLowerCase().includes(wanted));
     const groups = Map.groupBy(rows, (one) => one.config);
     total.textContent = plural(rows.length, 'setting');
-    fill(body, [...groups].map(([name, settings]) => h('details.config-group', { open: Boolean(wanted) || changed.checked || groups.size < 4 }, h('summary', null, itemLink(name, 'config'), h('span.chip-count', count(settings.length))),
-      table(name, [['Setting'], ['Value'], ['Origin']], settings.map((one) => [h('code', one.key), longText(jsonText(one.value)), h('span.why-path', one.origin)])))), rows.length ? null : empty('No setting matches'));
+    fill(body, [...groups].map(([name, settings]) => h('details.config-group', { open: Boolean(wanted) || changed.checked || groups.size < 4 }, h('summary', null, name, h('span.chip-count', count(settings.length))),
+      h('p.meta', null, itemLink(`config:${name}`)), table(name, [['Setting'], ['Value'], ['Origin']], settings.map((one) => [h('code', one.key), longText(jsonText(one.value)), h('span.why-path', one.origin)])))), rows.length ? null : empty('No setting matches'));
   }
   words.addEventListener('input', refresh);
   changed.addEventListener('change', refresh);

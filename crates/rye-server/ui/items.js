@@ -94,7 +94,7 @@ function sourceView(source) {
   const lines = source.text.split('\n');
   if (lines.at(-1) === '') lines.pop();
   const covered = source.ranges.length ? source.ranges : [{ kind: 'unsigned', first: 1, last: lines.length }];
-  return h('div.source-scroll', { tabindex: '0', role: 'region', 'aria-label': 'Source' }, h('div.source', null, covered.map(({ kind, first, last }) => {
+  return h('div.source-scroll', { tabindex: '0', role: 'group', 'aria-label': 'Lines' }, h('div.source', null, covered.map(({ kind, first, last }) => {
     const end = Math.min(last, lines.length);
     if (end < first) return null;
     const numbers = Array.from({ length: end - first + 1 }, (_, index) => first + index).join('\n');

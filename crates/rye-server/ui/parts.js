@@ -148,7 +148,7 @@ export function folded(summary, make, { open = false, kind = '' } = {}) {
 
 /** A table with a caption for screen readers. `columns`: `[name, {numeric}]`. */
 export function table(caption, columns, rows) {
-  return h('div.table-scroll', { tabindex: '0', role: 'region', 'aria-label': caption },
+  return h('div.table-scroll', { tabindex: '0', role: 'group', 'aria-label': caption },
     h('table', null, h('caption.visually-hidden', caption),
       h('thead', null, h('tr', null, columns.map(([name, kind]) => h(`th${kind ? `.${kind}` : ''}`, { scope: 'col' }, name)))),
       h('tbody', null, rows.map((cells) => h('tr', null, cells.map((cell, index) => h(`td${columns[index]?.[1] ? `.${columns[index][1]}` : ''}`, null, cell)))))));
@@ -233,13 +233,6 @@ export function download(name, content, type = 'text/plain') {
   link.download = name;
   link.click();
   setTimeout(() => URL.revokeObjectURL(url), 10_000);
-}
-
-/** Own cost and that of the subtree against the cap. */
-export function spendText(row) {
-  const own = money(row.spend);
-  const whole = row.subtree_spend > row.spend ? ` of ${money(row.subtree_spend)}` : '';
-  return `${own}${whole}`;
 }
 
 export const tabs = (label, entries, current) =>

@@ -48,7 +48,8 @@ export async function showThread(context) {
   let thread = await call(path);
   const stops = [];
   const cards = h('div.thread-aside');
-  const head = h('div');
+  const aside = h('details.thread-side', { open: matchMedia('(min-width: 901px)').matches }, h('summary', 'Limits, inputs, children'), cards);
+  const head = h('div.thread-head');
   const body = h('div.thread-body');
   element.classList.add('wide');
 
@@ -229,7 +230,7 @@ export async function showThread(context) {
 
   showHead();
   showAside();
-  fill(element, head, h(`div.thread${tab === 'conversation' ? '' : '.single'}`, null, tab === 'conversation' ? cards : null, body));
+  fill(element, head, h(`div.thread${tab === 'conversation' ? '' : '.single'}`, null, tab === 'conversation' ? aside : null, body));
   context.setTitle(`${thread.directive} ${shortId(id)}`);
 
   let timer = null;

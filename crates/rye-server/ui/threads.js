@@ -3,7 +3,7 @@
 import { add, fill, h, icon } from './dom.js';
 import { ago, count, duration, instant, money, plural, shortId } from './format.js';
 import { onThreads, summary, threads } from './data.js';
-import { bar, empty, spendText, stateMark, stateOf, threadPath } from './parts.js';
+import { bar, empty, stateMark, stateOf, threadPath } from './parts.js';
 import { virtualList } from './list.js';
 
 const MAX_ATTENTION = 6;
@@ -17,7 +17,7 @@ const GROUPS = {
   ended: ['Ended', (row) => /^(cancelled|killed|continued)$/.test(row.status)],
 };
 const ATTENTION_ORDER = ['approval', 'interrupted', 'suspended', 'failed', 'budget'];
-const WHY = { approval: 'asks', interrupted: 'its process is gone', suspended: 'suspended', failed: 'failed', budget: 'budget nearly used' };
+const WHY = { approval: 'waits for your answer', interrupted: 'its process is gone', suspended: 'suspended', failed: 'failed', budget: 'budget nearly used' };
 
 const rank = (row) => Math.min(...row.attention.map((word) => (ATTENTION_ORDER.indexOf(word) + 1 || 9)));
 
@@ -31,7 +31,11 @@ function nowText(row) {
   return row.reason ?? '';
 }
 
-const version = (row) => row;
+/** The cost of a thread with all below it, against its cap. */
+function treeCost(row) {
+  const tree = row.subtree_spend > row.spend || row.max_spend ? money(row.subtree_spend) : '';
+  return row.max_spend ? `${tree} / ${money(row.max_spend)}` : tree && `tree ${tree}`;
+}
 
 function attentionCard(row) {
   const why = row.attention.map((word) => WHY[word] ?? word).join(', ');
@@ -85,7 +89,7 @@ async function showList(context) {
   const views = h('div.segments', { role: 'group', 'aria-label': 'Arrangement' });
   const none = h('div');
 
-  const columns = ['State', 'Directive', 'Turn', 'Cost', 'Now', 'Age'];
+  const columns = ['State', 'Directive', 'Turn', 'Cost · tree / cap', 'Now', 'Age'];
   const list = virtualList({
     label: 'Threads', columns, isTree: filter.view === 'tree',
     key: (entry) => entry.row.thread_id,
@@ -118,7 +122,7 @@ async function showList(context) {
           h('span.meta', null, h('span.mono', shortId(row.thread_id)), row.title && row.title !== row.directive ? ` · ${row.title}` : row.model ? ` · ${row.model}` : ''))),
         cell('turn-cell', h('span.number', null, count(row.turns), row.max_turns ? h('span.muted', `/${count(row.max_turns)}`) : null),
           row.max_turns ? bar(row.turns, row.max_turns, { label: 'Turns' }) : null),
-        cell('cost-cell', h('span.number', null, spendText(row), row.max_spend ? h('span.muted', ` / ${money(row.max_spend)}`) : null),
+        cell('cost-cell', h('span.cost-line.number', { title: 'own cost · cost of the tree / its cap' }, h('span', money(row.spend)), h('span.meta', treeCost(row))),
           row.max_spend ? bar(row.subtree_spend, row.max_spend, { label: 'Cost of the tree' }) : null),
         cell('now-cell', h('span.clip', nowText(row))),
         cell('age-cell', h('time', { title: row.started_at, datetime: row.started_at }, ago(row.started_at)), h('span.meta', duration(row.elapsed_ms))));
