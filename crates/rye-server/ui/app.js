@@ -168,7 +168,7 @@ function ended(message) {
 
 async function show() {
   const here = route();
-  const entry = ROUTES[here.page];
+  const entry = Object.hasOwn(ROUTES, here.page) ? ROUTES[here.page] : null;
   viewNumber += 1;
   const mine = viewNumber;
   for (const [page, link] of Object.entries(links)) {
@@ -223,8 +223,11 @@ async function show() {
 
 async function start() {
   let info = null;
+  let early = null;
   try {
-    info = await openSession(() => ended('The session is over.'));
+    const opening = openSession(() => ended('The session is over.'));
+    early = session.token ? loadThreads(true).then(() => true, () => false) : null;
+    info = await opening;
   } catch (error) {
     ended(error instanceof ApiError && error.status === 401 ? 'This code is not valid: it was used, or it is too old.' : error.message);
     return;
@@ -243,7 +246,7 @@ async function start() {
     if (!location.hash.startsWith('#code=')) show();
     else location.reload();
   });
-  const loaded = loadThreads();
+  const loaded = early ? early.then((isRead) => isRead || loadThreads()) : loadThreads();
   await show();
   try {
     await loaded;

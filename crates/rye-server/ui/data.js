@@ -3,7 +3,7 @@
 import { call, session } from './session.js';
 import { on, startAt } from './stream.js';
 
-const FIRST_PAGE = 300;
+const FIRST_PAGE = 1000;
 const PAGE = 10_000;
 const MAX_ROWS = 100_000;
 
@@ -61,7 +61,7 @@ function takeSummary(data) {
 let reading = 0;
 
 /** Reads all rows: a first page to paint at once, then the others. */
-export async function loadThreads() {
+export async function loadThreads(isProbe) {
   reading += 1;
   const mine = reading;
   let after = null;
@@ -70,7 +70,7 @@ export async function loadThreads() {
   do {
     const query = new URLSearchParams({ limit: after ? PAGE : FIRST_PAGE });
     if (after) query.set('after', after);
-    const data = await call(`/threads?${query}`);
+    const data = await call(`/threads?${query}`, { isProbe });
     if (mine !== reading) return;
     columns = data.columns;
     if (!after) {

@@ -56,9 +56,13 @@ export function add(node, ...children) {
   return node;
 }
 
+const tags = new Map();
 function parse(tag) {
-  const [name, ...classes] = tag.split('.');
-  return [name || 'div', classes.join(' ')];
+  if (!tags.has(tag)) {
+    const [name, ...classes] = tag.split('.');
+    tags.set(tag, [name || 'div', classes.join(' ')]);
+  }
+  return tags.get(tag);
 }
 
 /** An HTML element: `h('a.row', {href: '#/'}, 'text', child)`. */

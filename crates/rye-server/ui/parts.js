@@ -54,7 +54,7 @@ const STATES = {
 export const stateOf = (row) => (row.attention?.includes('approval') ? 'approval' : row.status);
 
 export function stateMark(state, reason) {
-  const [kind, sign, words] = STATES[state] ?? ['ended', '·', state];
+  const [kind, sign, words] = Object.hasOwn(STATES, state) ? STATES[state] : ['ended', '·', state];
   return h(`span.state.${kind}`, null, h('span.sign', { 'aria-hidden': 'true' }, sign), h('span', words),
     reason && reason !== words && state !== 'approval' ? h('span.state-reason', ` ${reason}`) : null);
 }
@@ -92,7 +92,7 @@ const VERDICTS = {
 
 /** Whether something is signed and trusted, in a sign and a word. */
 export function verdictMark(verdict, words) {
-  const [level, sign, name] = VERDICTS[verdict] ?? ['bad', '✗', verdict];
+  const [level, sign, name] = Object.hasOwn(VERDICTS, verdict) ? VERDICTS[verdict] : ['bad', '✗', verdict];
   return h(`span.verdict.${level}`, null, h('span.sign', { 'aria-hidden': 'true' }, sign), words ?? name);
 }
 

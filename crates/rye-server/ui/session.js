@@ -57,7 +57,7 @@ function setToken(token) {
 }
 
 /** A request to the API; resolves to `data`. */
-export async function call(path, { method = 'GET', body, signal, headers, raw } = {}) {
+export async function call(path, { method = 'GET', body, signal, headers, raw, isProbe } = {}) {
   const options = { method, signal, cache: 'no-store', credentials: 'omit', redirect: 'error', headers: { ...headers } };
   if (session.token) options.headers.Authorization = `Bearer ${session.token}`;
   if (body !== undefined) {
@@ -74,11 +74,14 @@ export async function call(path, { method = 'GET', body, signal, headers, raw } 
   if (response.ok && raw) return response;
   const answer = await response.json().catch(() => null);
   if (response.ok) return answer?.data;
-  if (response.status === 401 && path !== '/session') endSession(true);
+  if (response.status === 401 && path !== '/session' && !isProbe) endSession(true);
   throw new ApiError(response.status, answer);
 }
 
-/** Opens the session with the address's code, the stored token or one of another tab; `null` if there is none. */
+/**
+ * Opens the session with the address's code, the stored token or one of another tab; `null` if there is none. A stored
+ * token is in `session` at once, so that reading can begin meanwhile.
+ */
 export async function openSession(ended) {
   onEnd = ended;
   const code = takeCode();
@@ -89,7 +92,8 @@ export async function openSession(ended) {
     return data;
   }
   for (const find of [() => sessionStorage.getItem(TOKEN_KEY), askTabs]) {
-    const token = await find();
+    const found = find();
+    const token = found instanceof Promise ? await found : found;
     if (!token) continue;
     session.token = token;
     try {

@@ -44,7 +44,8 @@ export const streamState = () => state;
 
 /** Handles a frame in this tab. */
 function deliver(kind, data, id) {
-  if (id) position = id;
+  // The rows that changed meanwhile come after `hello`: only they say how far this tab is.
+  if (id && (kind !== 'hello' || position === null)) position = id;
   if (kind === 'transcript') {
     const line = data.events.at(-1)?.line ?? 0;
     for (const threads of [watched, ...[...otherTabs.values()].map((entry) => entry.threads)]) {

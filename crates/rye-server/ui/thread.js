@@ -163,20 +163,24 @@ export async function showThread(context) {
     fill(body, talk.element, more, jump);
     const isAtEnd = () => context.main.scrollHeight - context.main.scrollTop - context.main.clientHeight < 120;
     let position = '';
-    for (;;) {
-      const query = new URLSearchParams({ limit: PAGE });
-      if (position) query.set('position', position);
-      const data = await call(`${path}/transcript?${query}`);
-      if (!context.isCurrent()) return;
-      talk.take(data.events);
-      if (data.bad_lines.length) add(talk.element, notice('error', `Damaged lines in the transcript: ${data.bad_lines.slice(0, 20).join(', ')}`));
-      const isSame = position === data.position;
-      position = data.position;
-      if (data.is_end || isSame) break;
+    async function readOn() {
+      for (;;) {
+        const query = new URLSearchParams({ limit: PAGE });
+        if (position) query.set('position', position);
+        const data = await call(`${path}/transcript?${query}`);
+        if (!context.isCurrent()) return;
+        talk.take(data.events);
+        if (data.bad_lines.length) add(talk.element, notice('error', `Damaged lines in the transcript: ${data.bad_lines.slice(0, 20).join(', ')}`));
+        const isSame = position === data.position;
+        position = data.position;
+        if (data.is_end || isSame) return;
+      }
     }
+    await readOn();
+    if (!context.isCurrent()) return;
     more.hidden = talk.element.childElementCount > 0;
     more.textContent = 'Nothing is recorded yet.';
-    stops.push(on('transcript', (data) => {
+    stops.push(on('reset', () => readOn().catch(() => {})), on('transcript', (data) => {
       if (data.thread_id !== id) return;
       const wasAtEnd = isAtEnd();
       if (!talk.take(data.events)) return;

@@ -91,7 +91,7 @@ export function conversation() {
     thread_resumed: (event, p) => row(event, 'mark', `Resumed${p.by ? ` by ${p.by}` : ''}${p.was ? ` · was ${p.was}` : ''}`),
     system_prompt: (event, p) => row(event, 'context', folded('System prompt', () => longText(p.text))),
     context_injected: (event, p) => row(event, 'context', folded(`Context ${p.position} the prompt`, () => p.blocks.map((block) => longText(block)))),
-    cognition_in: (event, p) => row(event, 'user', h('h3.speaker', p.role === 'user' ? 'Prompt' : p.role), longText(p.text),
+    cognition_in: (event, p) => row(event, 'user', h('div.speaker', p.role === 'user' ? 'Prompt' : p.role), longText(p.text),
       p.files?.length ? h('p.muted', null, 'Files: ', p.files.map((file) => `${file.name ?? file.path ?? ''} ${file.media_type ?? ''}`).join(', ')) : null),
     cognition_reasoning: (event, p) => {
       reasoning?.remove();
@@ -101,7 +101,7 @@ export function conversation() {
     cognition_out_delta: (event, p) => {
       if (!streaming) {
         const body = h('pre.text', '');
-        streaming = { body, node: row(event, 'model.streaming', h('h3.speaker', 'Model'), body) };
+        streaming = { body, node: row(event, 'model.streaming', h('div.speaker', 'Model'), body) };
       }
       add(streaming.body, p.text);
     },
@@ -110,10 +110,10 @@ export function conversation() {
       turn += 1;
       const facts = [`turn ${turn}`, p.model, p.input_tokens !== undefined && `${count(p.input_tokens)} in, ${count(p.output_tokens)} out`,
         Number.isFinite(p.spend) && `${p.spend_is_unknown ? 'at most ' : ''}${money(p.spend)}`, p.finish && p.finish !== 'stop' && p.finish !== 'end_turn' && p.finish].filter(Boolean);
-      row(event, 'model', h('h3.speaker', 'Model'), p.text ? longText(p.text) : null, h('p.facts', facts.join(' · ')),
+      row(event, 'model', h('div.speaker', 'Model'), p.text ? longText(p.text) : null, h('p.facts', facts.join(' · ')),
         p.is_partial || p.truncated ? notice('warning', p.error ?? 'The answer broke off.') : null);
     },
-    directive_return: (event, p) => row(event, p.is_error ? 'return.bad' : 'return', h('h3.speaker', p.is_error ? 'Returned a failure' : 'Returned'), fields(p.outputs, 'nothing')),
+    directive_return: (event, p) => row(event, p.is_error ? 'return.bad' : 'return', h('div.speaker', p.is_error ? 'Returned a failure' : 'Returned'), fields(p.outputs, 'nothing')),
     tool_call_start: showCall,
     tool_call_result: (event, p) => {
       const call = calls.get(p.call_id);
@@ -169,10 +169,10 @@ export function conversation() {
         added += 1;
         const payload = event.payload && typeof event.payload === 'object' ? event.payload : {};
         try {
-          if (ENDINGS[event.event_type]) {
+          if (Object.hasOwn(ENDINGS, event.event_type)) {
             endStream();
             ending({ ...event, payload });
-          } else if (SHOW[event.event_type]) SHOW[event.event_type]({ ...event, payload }, payload);
+          } else if (Object.hasOwn(SHOW, event.event_type)) SHOW[event.event_type]({ ...event, payload }, payload);
           else row(event, 'mark', folded(event.event_type, () => fields(payload)));
         } catch {
           // A payload of another shape, of a hook or a damaged file, is shown as it is.
