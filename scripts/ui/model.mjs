@@ -70,7 +70,7 @@ export function startModel(file) {
       number += 1;
       if (script.status) {
         response.writeHead(script.status, { 'Content-Type': 'application/json' });
-        response.end(JSON.stringify({ error: { message: `refused: ${HOSTILE}`, type: 'invalid_request_error' } }));
+        response.end(JSON.stringify({ error: { message: `refused: ${HOSTILE}`, type: script.status < 500 ? 'invalid_request_error' : 'server_error' } }));
       } else answer(script, body, response, number).catch(() => response.destroy());
     });
   });

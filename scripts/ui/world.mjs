@@ -14,6 +14,11 @@ const PERMISSIONS = {
   parent: `<execute><tool>rye.file-system.read</tool><tool>rye.agent.threads.*</tool></execute><acknowledge risk="elevated">a check</acknowledge>`,
 };
 
+const TITLES = {
+  read: 'Read the notes and say whether the release is ready', hostile: 'Summarise what visitors wrote into the form', ask: 'Write the notes of release 2.1', busy: 'Go through all notes, step by step',
+  slow: 'Write a long report', fail: 'Translate the handbook', retry: 'Check the links of the site', parent: 'Lead the release, with a reader', short: 'Collect open questions', done: 'Say that it is done',
+};
+
 const escape = (text) => text.replace(/[^ -~]/g, '').replaceAll('&', '&amp;').replaceAll('<', '&lt;').replaceAll('>', '&gt;').replaceAll('"', '&quot;');
 
 const directive = (name, limits) => `# ${name}
@@ -32,9 +37,9 @@ const directive = (name, limits) => `# ${name}
 </directive>
 \`\`\`
 
-scenario: ${name}
+${TITLES[name] ?? 'Work on the release'}
 
-Work on {input:topic}. ${name === 'hostile' ? HOSTILE.replace(/[{}$\u001b\u200b\u2066\u202c\u202e]/g, '') : ''}
+It is about {input:topic}. (scenario: ${name}) ${name === 'hostile' ? HOSTILE.replace(/[{}$\u001b\u200b\u2066\u202c\u202e]/g, '') : ''}
 `;
 
 const TOOL = `version: "1.0.0"
@@ -77,7 +82,7 @@ export class World {
     fs.writeFileSync(path.join(config, 'resilience.yaml'), 'version: "1.0.0"\ncategory: agent\nconcurrency:\n  max_total_threads: 100000\n  max_concurrent_children: 100000\n');
     for (const name of ['done', 'read', 'hostile', 'ask', 'busy', 'slow', 'fail', 'retry', 'parent', 'short']) {
       const text = directive(name, name === 'short' ? LIMITS.replace('turns="40"', 'turns="1"') : LIMITS);
-      fs.writeFileSync(path.join(this.project, `.ai/directives/team/${name}.md`), name === 'short' ? text.replace('scenario: short', 'scenario: read') : text);
+      fs.writeFileSync(path.join(this.project, `.ai/directives/team/${name}.md`), name === 'short' ? text.replace('(scenario: short)', '(scenario: read)') : text);
     }
     fs.writeFileSync(path.join(this.project, '.ai/tools/team/clock.yaml'), TOOL);
     await this.run(['-q', 'sign', 'config', 'agent/*', '--space', 'user']);
@@ -107,7 +112,7 @@ export class World {
   /** Starts `rye ui`; resolves when it has printed its address. */
   serve(words = []) {
     return new Promise((resolve, reject) => {
-      const child = spawn(this.rye, ['ui', '--no-open', ...words], { cwd: this.project, env: this.env });
+      const child = spawn(this.rye, ['ui', '--no-open', ...(words.includes('--port') ? words : ['--port', '0', ...words])], { cwd: this.project, env: this.env });
       this.children.add(child);
       let text = '';
       const read = (piece) => {
@@ -126,10 +131,11 @@ export class World {
 
   stop(server) {
     return new Promise((resolve) => {
-      if (server.child.exitCode !== null || server.child.signalCode) return resolve();
-      server.child.once('exit', resolve);
-      server.child.kill('SIGTERM');
-      setTimeout(() => server.child.kill('SIGKILL'), 5000).unref();
+      const { child } = server;
+      if (child.exitCode !== null || child.signalCode) return resolve();
+      child.once('exit', resolve);
+      child.kill('SIGTERM');
+      setTimeout(() => child.kill('SIGKILL'), 5000).unref();
       return undefined;
     });
   }

@@ -203,7 +203,7 @@ async function show() {
   try {
     Object.assign(opened, await module.show(context));
   } catch (error) {
-    if (mine === viewNumber) fill(element, errorBox(error));
+    if (mine === viewNumber) fill(element, h('h1', entry.name), errorBox(error));
   }
   element.removeAttribute('aria-busy');
   if (view !== opened) {

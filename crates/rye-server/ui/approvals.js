@@ -15,6 +15,13 @@ function costText(cost) {
     Number.isFinite(cost.tokens ?? cost.input_tokens) && `${count(cost.tokens ?? (cost.input_tokens + (cost.output_tokens ?? 0)))} tokens`].filter(Boolean).join(' · ');
 }
 
+/** The arguments of a question: its rows without those on why, who and cost at the end, which are shown below them. */
+function argumentRows({ kind, detail, text }) {
+  const wanted = kind === 'tool' ? Object.keys(detail?.action?.params ?? {}).length : 0;
+  const ends = text.rows.slice(-3).map(([name]) => name).join();
+  return ends === 'why,who,cost' && text.rows.length === wanted + 3 ? text.rows.slice(0, -3) : text.rows;
+}
+
 function questionCard(question, onAnswer) {
   const shownAt = performance.now();
   const detail = question.detail ?? {};
@@ -23,7 +30,7 @@ function questionCard(question, onAnswer) {
   const chain = Array.isArray(question.chain) ? question.chain : [];
   const reason = h('input', { name: 'message', autocomplete: 'off', placeholder: 'The model reads it' });
   const form = h('form', { onsubmit: (event) => event.preventDefault() });
-  const limits = question.kind === 'limit' ? limitFields(detail.limits ?? {}) : null;
+  const limits = question.kind === 'limit' ? limitFields(null, 'as asked') : null;
   const end = h('input', { type: 'checkbox', name: 'end' });
 
   async function answer(button, approved, always) {
@@ -53,6 +60,7 @@ function questionCard(question, onAnswer) {
     return node;
   };
   const isTool = question.kind === 'tool';
+  const rows = argumentRows(question);
   const diff = detail.diff ?? action?.diff;
   const cost = costText(detail.cost);
   const titleId = `question-${question.id}`;
@@ -60,7 +68,7 @@ function questionCard(question, onAnswer) {
     h('header', null, h('span.state.asked', null, h('span.sign', { 'aria-hidden': 'true' }, '?'), h('span', { tool: 'tool call', limit: 'limit', approval: 'question' }[question.kind] ?? question.kind)),
       h('h2', { id: titleId }, isTool ? h('span.mono', question.what) : question.text.prompt || question.what), h('span.spread'), h('span.muted', null, 'asked ', age(question.asked_at_ms))),
     isTool && question.text.prompt !== question.what ? h('p.prompt', question.text.prompt) : null,
-    question.text.rows.length ? h('dl.fields.call-arguments', null, question.text.rows.map(([key, value]) => [h('dt', key), h('dd', null, h('pre.text', value))])) : isTool ? h('p.muted', 'No arguments') : null,
+    rows.length ? h('dl.fields.call-arguments', null, rows.map(([key, value]) => [h('dt', key), h('dd', null, h('pre.text', value))])) : isTool ? h('p.muted', 'No arguments') : null,
     typeof diff === 'string' ? diffView(diff) : null,
     h('dl.facts-list', null,
       question.why && [h('dt', 'Why'), h('dd', question.why)],

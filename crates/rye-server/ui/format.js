@@ -31,11 +31,11 @@ export function money(value) {
 /** `820 ms`, `3.4 s`, `2 min 5 s`, `3 h 20 min`. */
 export function duration(ms) {
   if (!Number.isFinite(ms)) return '–';
-  if (ms < 1000) return `${Math.round(ms)} ms`;
+  if (ms < 1000) return ms === 0 ? '0 s' : `${Math.round(ms)} ms`;
   const seconds = ms / 1000;
   if (seconds < 59.95) return `${seconds.toFixed(1)} s`;
   const minutes = Math.floor(Math.round(seconds) / 60);
-  if (minutes < 60) return `${minutes} min ${Math.round(seconds) % 60} s`;
+  if (minutes < 60) return `${minutes} min${Math.round(seconds) % 60 ? ` ${Math.round(seconds) % 60} s` : ''}`;
   return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
 

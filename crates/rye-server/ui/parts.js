@@ -205,9 +205,9 @@ export function field(label, control, hint) {
 }
 
 /** Controls for new limits, with the present ones as placeholders. */
-export const limitFields = (limits) =>
+export const limitFields = (limits, otherwise = 'no limit') =>
   h('fieldset.limits', null, h('legend', 'New limits, where they are to change'), LIMITS.map(([name, label]) =>
-    field(label, h('input', { name: `limit-${name}`, inputmode: 'decimal', autocomplete: 'off', pattern: '\\+?[0-9]+(\\.[0-9]+)?|none', placeholder: limits?.[name] === undefined || limits?.[name] === null ? 'no limit' : String(limits[name]), title: '30 sets, +5 raises, none lifts the limit' }))));
+    field(label, h('input', { name: `limit-${name}`, inputmode: 'decimal', autocomplete: 'off', pattern: '\\+?[0-9]+(\\.[0-9]+)?|none', placeholder: String(limits?.[name] ?? otherwise), title: '30 sets, +5 raises, none lifts the limit' }))));
 
 /** The changes of limits in a form's values; nothing if there are none. */
 export function limitChanges(values) {

@@ -109,7 +109,7 @@ export function conversation() {
       endStream();
       turn += 1;
       const facts = [`turn ${turn}`, p.model, p.input_tokens !== undefined && `${count(p.input_tokens)} in, ${count(p.output_tokens)} out`,
-        Number.isFinite(p.spend) && `${p.spend_is_unknown ? 'at most ' : ''}${money(p.spend)}`, p.finish && p.finish !== 'stop' && p.finish !== 'end_turn' && p.finish].filter(Boolean);
+        Number.isFinite(p.spend) && `${p.spend_is_unknown ? 'at most ' : ''}${money(p.spend)}`, !/^(stop|end_turn|tool_calls|tool_use)?$/.test(p.finish ?? '') && p.finish].filter(Boolean);
       row(event, 'model', h('div.speaker', 'Model'), p.text ? longText(p.text) : null, h('p.facts', facts.join(' · ')),
         p.is_partial || p.truncated ? notice('warning', p.error ?? 'The answer broke off.') : null);
     },
@@ -132,6 +132,7 @@ export function conversation() {
     hook_failed: (event, p) => note(event, 'error', h('strong', 'Hook '), h('code', p.hook), ` failed at ${p.event}: ${p.error}`),
     tool_request: (event, p) => row(event, 'note', folded(['The tool asks for an action', p.original ? ', changed by a hook' : ''], () => fields(p.action))),
     tool_request_result: () => {},
+    checkpoint_saved: () => {},
     permission_denied: (event, p) => note(event, 'error', h('strong', 'Permission denied: '), p.error ?? `${p.denied_action} ${p.denied_item_type}:${p.denied_item_id}`, p.required ? h('p', null, 'It would need ', h('code', p.required)) : null),
     tools_left_out: (event, p) => note(event, 'plain', `${plural(p.tools.length, 'tool')} not offered: `, p.tools.map((tool) => `${tool.name ?? tool.item_id ?? tool.tool} (${tool.reason})`).join(', ')),
     error_classified: (event, p) => note(event, 'warning', h('strong', 'Model call failed: '), p.error, h('p.facts', `${p.category} · ${p.error_code}${p.status_code ? ` · HTTP ${p.status_code}` : ''} · attempt ${p.attempt}`)),
