@@ -8,6 +8,7 @@ import path from 'node:path';
 import zlib from 'node:zlib';
 import { createRequire } from 'node:module';
 import { fileURLToPath } from 'node:url';
+import { takePictures } from './pictures.mjs';
 import { HOSTILE_FILE, World, request } from './world.mjs';
 
 const require = createRequire(path.join(process.env.CHECK_UI_MODULES, 'x.js'));
@@ -422,13 +423,8 @@ async function twoTabs(context, page) {
     const [one, other] = await Promise.all([first, second].map((tab) => tab.evaluate(() => document.querySelector('.page-head [role="status"]').textContent)));
     return one === other && one;
   });
-  const isOpen = (made) => {
-    try {
-      return !made.frame().page().isClosed();
-    } catch {
-      return false;
-    }
-  };
+  const tabs = new Set([first, second]);
+  const isOpen = (made) => tabs.has(made.serviceWorker() ? null : made.frame().page());
   await until('one stream', () => [...open].filter(isOpen).length === 1, 5000).catch(() => {});
   const streams = [...open].filter(isOpen).length;
   assert(streams === 1, `${streams} streams for two tabs`);
@@ -526,39 +522,34 @@ async function readOnly() {
   }
 }
 
-async function takePictures(folder, threads) {
-  fs.mkdirSync(folder, { recursive: true });
-  const one = find(threads, 'read').thread_id;
-  const routes = { threads: '#/threads', tree: '#/threads?view=tree', thread: `#/threads/${one}`, timeline: `#/threads/${find(threads, 'parent').thread_id}/timeline`, 'thread-cost': `#/threads/${one}/cost`, record: `#/threads/${one}/record`, approvals: '#/approvals', cost: '#/cost', items: '#/items', item: '#/items/tool/team/clock', bundles: '#/bundles', bundle: '#/bundles/ryeos', keys: '#/keys', config: '#/config', doctor: '#/doctor' };
-  const kinds = { light: { colorScheme: 'light' }, dark: { colorScheme: 'dark' }, narrow: { colorScheme: 'light', viewport: { width: 360, height: 740 }, deviceScaleFactor: 2 } };
-  for (const [kind, options] of Object.entries(kinds)) {
-    const context = await openContext(options);
-    const page = await signIn(context);
-    for (const [name, route] of Object.entries(routes)) {
-      await goTo(page, route);
-      await page.waitForTimeout(250);
-      await page.screenshot({ path: path.join(folder, `${name}-${kind}.png`) });
-    }
-    await context.close();
-  }
-  return `${Object.keys(routes).length * 3} in ${folder}`;
-}
-
 async function main() {
   await step('size and sources', sizes);
   await world.make();
   server = await world.serve();
   origin = server.origin;
   browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium', args: [...FLAGS, '--host-resolver-rules=MAP rebound.test 127.0.0.1'] });
-  for (const name of ['read', 'hostile', 'fail', 'retry', 'short', 'parent', 'ask']) await world.thread(name);
-  await world.run(['-q', 'thread', 'approve', find(await world.threads(), 'parent').thread_id]);
-  await until('the child', async () => find(await world.threads(), 'parent').status !== 'suspended' || world.run(['-q', 'thread', 'resume', find(await world.threads(), 'parent').thread_id], { may: true }).then(() => false), 30_000);
+  for (const name of ['read', 'retry', 'short', 'write', 'parent']) await world.thread(name);
+  const approve = async (name) => {
+    await world.run(['-q', 'thread', 'approve', find(await world.threads(), name).thread_id]);
+    await until(`the end of ${name}`, async () => {
+      const row = find(await world.threads(), name);
+      if (row.status === 'suspended') await world.run(['-q', 'thread', 'resume', row.thread_id], { may: true });
+      return row.status === 'completed';
+    }, 30_000);
+  };
+  await approve('parent');
+  if (pictures) {
+    await approve('write');
+    await world.thread('write');
+    await world.run(['-q', 'execute', 'examples/hello', 'name=Ada'], { may: true });
+    await step('pictures', async () => takePictures(pictures, await world.threads(), { openContext, signIn, goTo, find }));
+  }
+  for (const name of ['hostile', 'fail', 'ask']) await world.thread(name);
   const threads = await world.threads();
   const context = await openContext();
   let page = await signIn(context);
   await step('refused requests', refusals);
   await step('other origins', otherOrigins);
-  if (pictures) await step('pictures', () => takePictures(pictures, threads));
   await step('every page', () => walk(context, page, threads));
   await step('hidden characters', () => hiddenMarks(page, threads));
   await step('keyboard', () => keyboard(page));

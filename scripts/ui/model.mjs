@@ -21,6 +21,7 @@ const SCENARIOS = {
   read: (step) => (step < 2 ? { text: `I read part ${step + 1}.`, calls: [['read', { path: 'notes.md' }]] } : { text: 'Read it twice: the release is ready.' }),
   hostile: (step, file) => (step === 0 ? { text: HOSTILE, calls: [['read', { path: file }]] } : step === 1 ? { text: HOSTILE, calls: [['read', { path: HOSTILE }]] } : { text: `# ${HOSTILE}\n\`\`\`\n${HOSTILE}\n\`\`\`` }),
   ask: (step) => (step === 0 ? { text: 'I need to write the notes.', calls: [['write', { path: 'release.md', content: `# Release 2.1\n\n- faster start\n- ${HOSTILE}\n` }]] } : { text: 'The notes are where you allowed them.' }),
+  write: (step) => (step === 0 ? { text: 'First I read what there is.', calls: [['read', { path: 'notes.md' }]] } : step === 1 ? { text: 'Now I write the notes of the release.', calls: [['write', { path: 'notes.md', content: '# Notes of release 2.1\n\nThe release is ready.\n\n- starts twice as fast\n- the parser reads tabs\n' }]] } : { text: 'The notes are written: two changes, in the order of their weight.' }),
   busy: (step) => (step < 25 ? { text: `Step ${step + 1}: `.repeat(4), calls: [['read', { path: 'notes.md' }]], pieces: 5, delay: 40 } : { text: 'All steps are done.' }),
   slow: () => ({ text: Array.from({ length: 400 }, (_, number) => `word${number}`).join(' '), pieces: 400, delay: 50 }),
   fail: () => ({ status: 400 }),

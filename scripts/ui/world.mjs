@@ -11,11 +11,12 @@ export const HOSTILE_FILE = 'a<img src=x onerror=window.__executed=20>b.md';
 const READ = '<execute><tool>rye.file-system.read</tool></execute>';
 const PERMISSIONS = {
   ask: '<execute><tool>rye.file-system.*</tool></execute>',
+  write: '<execute><tool>rye.file-system.*</tool></execute>',
   parent: `<execute><tool>rye.file-system.read</tool><tool>rye.agent.threads.*</tool></execute><acknowledge risk="elevated">a check</acknowledge>`,
 };
 
 const TITLES = {
-  read: 'Read the notes and say whether the release is ready', hostile: 'Summarise what visitors wrote into the form', ask: 'Write the notes of release 2.1', busy: 'Go through all notes, step by step',
+  read: 'Read the notes and say whether the release is ready', hostile: 'Summarise what visitors wrote into the form', ask: 'Write what visitors sent into a file', write: 'Write the notes of release 2.1', busy: 'Go through all notes, step by step',
   slow: 'Write a long report', fail: 'Translate the handbook', retry: 'Check the links of the site', parent: 'Lead the release, with a reader', short: 'Collect open questions', done: 'Say that it is done',
 };
 
@@ -33,7 +34,7 @@ const directive = (name, limits) => `# ${name}
 <permissions>${PERMISSIONS[name] ?? READ}</permissions>
 <limits ${limits}/>
 </metadata>
-<inputs><input name="topic" type="string" required="false">What it is about</input></inputs>
+<inputs><input name="topic" type="string" required="false" default="the release">What it is about</input></inputs>
 </directive>
 \`\`\`
 
@@ -79,8 +80,9 @@ export class World {
     fs.writeFileSync(path.join(this.project, HOSTILE_FILE), `${HOSTILE}\n`);
     const config = path.join(this.home, '.ai/config/agent');
     fs.writeFileSync(path.join(config, 'capability_risk.yaml'), 'version: "1.0.0"\ncategory: agent\nrisk_levels:\n  write: {policy: approval_required}\n');
+    fs.writeFileSync(path.join(config, 'budgets.yaml'), 'version: "1.0.0"\ncategory: agent\nuser: {day: 20, month: 200}\n');
     fs.writeFileSync(path.join(config, 'resilience.yaml'), 'version: "1.0.0"\ncategory: agent\nconcurrency:\n  max_total_threads: 100000\n  max_concurrent_children: 100000\n');
-    for (const name of ['done', 'read', 'hostile', 'ask', 'busy', 'slow', 'fail', 'retry', 'parent', 'short']) {
+    for (const name of ['done', 'read', 'hostile', 'ask', 'write', 'busy', 'slow', 'fail', 'retry', 'parent', 'short']) {
       const text = directive(name, name === 'short' ? LIMITS.replace('turns="40"', 'turns="1"') : LIMITS);
       fs.writeFileSync(path.join(this.project, `.ai/directives/team/${name}.md`), name === 'short' ? text.replace('(scenario: short)', '(scenario: read)') : text);
     }

@@ -22,7 +22,7 @@ function drawn(label, draw) {
 function niceTop(value) {
   if (value <= 0) return 1;
   const power = 10 ** Math.floor(Math.log10(value));
-  return [1, 1.5, 2, 3, 4, 5, 7.5, 10].find((step) => step * power >= value) * power;
+  return [1, 2, 4, 6, 8, 10].find((step) => step * power >= value) * power;
 }
 
 /** Columns with their values above them. `rows`: `{name, value, detail}`. */
@@ -80,7 +80,8 @@ export function timelineChart(threads, pathOf) {
       h('div.timeline-name', { vars: { '--level': Math.min(one.depth, 8) } }, h('a', { href: pathOf(one.thread_id) }, one.directive), stateMark(one.status)),
       h('div.lane', { role: 'img', 'aria-label': `${one.directive}: model ${duration(sum(one, 'model'))}, tools ${duration(sum(one, 'tool'))}, waits ${duration(sum(one, 'wait') + sum(one, 'child'))}` },
         h('span.life', { vars: { left: share(instant(one.started_at)), right: `calc(100% - ${share(end(one.ended_at))})` } }),
-        one.spans.map((span) => h(`span.span.${KINDS[span.kind] ?? 'wait'}`, {
+        // What a tool call waits for is drawn over the call.
+        [...one.spans].sort((before, after) => (before.kind === 'wait' || before.kind === 'child') - (after.kind === 'wait' || after.kind === 'child')).map((span) => h(`span.span.${KINDS[span.kind] ?? 'wait'}`, {
           title: `${span.kind}: ${span.name} · ${duration(end(span.to) - instant(span.from))}`,
           vars: { left: share(instant(span.from)), right: `calc(100% - ${share(end(span.to))})` },
         })))))));

@@ -6,7 +6,7 @@ import { call } from './session.js';
 import { card, empty, errorBox, fields, folded, itemLink, jsonText, longText, notice, table, verdictMark } from './parts.js';
 
 const list = (values, none = 'none') => (values?.length ? h('ul.plain', null, values.map((one) => h('li', null, one))) : h('span.muted', none));
-const STANDING = { enabled: 'trusted', trusted: 'trusted', approved: 'trusted', system: 'system', built_in: 'system', disabled: 'unsigned', off: 'unsigned' };
+const STANDING = { embedded: 'system', available: 'unsigned', enabled: 'trusted', trusted: 'trusted', approved: 'trusted', system: 'system', built_in: 'system', disabled: 'unsigned', off: 'unsigned' };
 const standingMark = (word) => verdictMark(STANDING[word] ?? 'bad', word);
 
 /** Anything as nested names and values. */

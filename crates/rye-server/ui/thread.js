@@ -223,7 +223,7 @@ export async function showThread(context) {
     fill(body,
       card('Signatures', verify instanceof Error ? errorBox(verify) : [h('p', verifyBadge(verify)), verify.problem && notice(verify.is_bad ? 'error' : 'plain', verify.problem),
         verify.signers.length ? table('Signers', [['Signer'], ['Fingerprint']], verify.signers.map((signer) => [signer.is_own ? 'you' : signer.owner ?? 'unknown', h('code', signer.fingerprint)])) : h('p.muted', 'No checkpoint is signed yet: the first one follows the first turn.'),
-        verify.transcript ? fields(Object.entries(verify.transcript).map(([name, value]) => [name.replace('_', ' '), jsonText(value)])) : null]),
+        verify.transcript ? fields(Object.entries(verify.transcript).map(([name, value]) => [name.replace('_', ' '), Array.isArray(value) && !value.length ? 'none' : jsonText(value)])) : null]),
       card('Receipts', fields([['journal records', count(record.journal_records)], ['last event', count(record.transcript_sequence)], ['its hash', record.transcript_hash ?? '–'], ['digest of permissions', record.capabilities_digest], ['directive', start?.directive_hash ?? '–'], ['check it yourself', `rye thread verify ${id}`]])),
       start ? [card('Prompt', longText(start.prompt), start.system ? folded('System prompt', () => longText(start.system)) : null), card('Inputs', fields(start.inputs)),
         card('Permissions', start.capabilities.length ? h('ul.plain.mono.small', null, start.capabilities.map((one) => h('li', one))) : h('p.muted', 'none')),
