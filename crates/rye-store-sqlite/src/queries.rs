@@ -11,8 +11,8 @@ use super::secret::Mac;
 use rye_store::Forgery;
 use rye_store::ThreadStoreError;
 use rye_store::{
-    Attribution, BudgetCaps, ChangedThreads, Charge, ChargeScope, ClaimPolicy, JournalRecord, LedgerRow, Owner, ThreadFilter,
-    ThreadRow, TranscriptHead, TreeTotals, WaitKind,
+    Attribution, BudgetCaps, ChangedThreads, Charge, ChargeScope, ClaimPolicy, JournalRecord, LedgerRow,
+    Owner, ThreadFilter, ThreadRow, TranscriptHead, TreeTotals, WaitKind,
 };
 use rye_thread::cost::Cost;
 use rye_thread::money::Nanos;

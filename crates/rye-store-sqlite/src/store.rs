@@ -4,11 +4,11 @@ use std::sync::PoisonError;
 
 use lillux::Digest;
 use rye_store::{
-    Approval, ApprovalDecision, ApprovalRecord, CancelRequest, ChangeReceiver, ChangedThreads, Charge, ChargeScope, Claim,
-    ClaimOutcome, ClaimPolicy, CommitOutcome, CreateOutcome, JournalRecord, LedgerRow, NewThread,
-    OpenApprovals, Owner, PruneOptions, PruneReport, Reservation, RollingBudget, RollingUsage, SpawnCaps,
-    StoreFreshness, StoreFuture, ThreadChange, ThreadCommit, ThreadFilter, ThreadRow, ThreadStore, TreeGroup,
-    TreeTotals,
+    Approval, ApprovalDecision, ApprovalRecord, CancelRequest, ChangeReceiver, ChangedThreads, Charge,
+    ChargeScope, Claim, ClaimOutcome, ClaimPolicy, CommitOutcome, CreateOutcome, JournalRecord, LedgerRow,
+    NewThread, OpenApprovals, Owner, PruneOptions, PruneReport, Reservation, RollingBudget, RollingUsage,
+    SpawnCaps, StoreFreshness, StoreFuture, ThreadChange, ThreadCommit, ThreadFilter, ThreadRow, ThreadStore,
+    TreeGroup, TreeTotals,
 };
 use rye_thread::thread_id::ThreadId;
 

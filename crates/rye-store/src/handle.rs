@@ -6,11 +6,11 @@ use lillux_hash::Digest;
 use rye_thread::thread_id::ThreadId;
 
 use crate::{
-    Approval, ApprovalDecision, ApprovalRecord, CancelRequest, ChangeReceiver, ChangedThreads, Charge, ChargeScope, Claim,
-    ClaimOutcome, ClaimPolicy, CommitOutcome, CreateOutcome, JournalRecord, LedgerRow, NewThread,
-    OpenApprovals, Owner, PruneOptions, PruneReport, Reservation, RollingBudget, RollingUsage, SpawnCaps,
-    StoreFreshness, StoreFuture, ThreadCommit, ThreadFilter, ThreadRow, ThreadStore, ThreadStoreError,
-    TreeTotals, block_on,
+    Approval, ApprovalDecision, ApprovalRecord, CancelRequest, ChangeReceiver, ChangedThreads, Charge,
+    ChargeScope, Claim, ClaimOutcome, ClaimPolicy, CommitOutcome, CreateOutcome, JournalRecord, LedgerRow,
+    NewThread, OpenApprovals, Owner, PruneOptions, PruneReport, Reservation, RollingBudget, RollingUsage,
+    SpawnCaps, StoreFreshness, StoreFuture, ThreadCommit, ThreadFilter, ThreadRow, ThreadStore,
+    ThreadStoreError, TreeTotals, block_on,
 };
 
 /// A shared store. Writes on the way of a thread are asynchronous, questions wait; [`StoreHandle::shared`] gives the

@@ -6,10 +6,10 @@ use lillux_hash::Digest;
 use rye_thread::thread_id::ThreadId;
 
 use crate::{
-    Approval, ApprovalDecision, ApprovalRecord, CancelRequest, ChangeReceiver, ChangedThreads, Charge, ChargeScope, Claim,
-    ClaimOutcome, ClaimPolicy, CommitOutcome, CreateOutcome, JournalRecord, LedgerRow, NewThread,
-    OpenApprovals, Owner, PruneOptions, PruneReport, Reservation, RollingBudget, RollingUsage, SpawnCaps,
-    StoreFreshness, ThreadCommit, ThreadFilter, ThreadRow, ThreadStoreError, TreeTotals,
+    Approval, ApprovalDecision, ApprovalRecord, CancelRequest, ChangeReceiver, ChangedThreads, Charge,
+    ChargeScope, Claim, ClaimOutcome, ClaimPolicy, CommitOutcome, CreateOutcome, JournalRecord, LedgerRow,
+    NewThread, OpenApprovals, Owner, PruneOptions, PruneReport, Reservation, RollingBudget, RollingUsage,
+    SpawnCaps, StoreFreshness, ThreadCommit, ThreadFilter, ThreadRow, ThreadStoreError, TreeTotals,
 };
 
 /// What a store answers, later. It needs no runtime to get there.

@@ -62,7 +62,8 @@ impl ThreadCheck {
         let mut named: Vec<String> = Vec::new();
         for event in batch.events.iter().filter(|event| event.event_type == "checkpoint") {
             let fingerprint = event.payload.get("fp").and_then(Value::as_str).map(one_line);
-            if let Some(fingerprint) = fingerprint.filter(|one| !named.contains(one) && named.len() < MAX_SIGNERS)
+            if let Some(fingerprint) =
+                fingerprint.filter(|one| !named.contains(one) && named.len() < MAX_SIGNERS)
             {
                 named.push(fingerprint);
             }

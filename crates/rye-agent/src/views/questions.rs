@@ -55,10 +55,7 @@ mod tests {
         let digest = question_digest(&question);
         let others = [
             Approval { id: "r".to_owned(), ..question.clone() },
-            Approval {
-                thread: ThreadId::parse("thread-000000000002").expect("an id"),
-                ..question.clone()
-            },
+            Approval { thread: ThreadId::parse("thread-000000000002").expect("an id"), ..question.clone() },
             Approval { kind: "limit".to_owned(), ..question.clone() },
             Approval { prompt: "read".to_owned(), ..question.clone() },
             Approval { reason: String::new(), ..question.clone() },

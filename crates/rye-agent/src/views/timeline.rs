@@ -36,9 +36,10 @@ pub fn timeline_value(index: &ThreadIndex, rows: &[ThreadRow]) -> Result<Value> 
         let batch = transcript::read(&path, TranscriptPosition::default(), MAX_EVENTS).unwrap_or_default();
         let spans = spans(&batch.events);
         is_truncated |= batch.events.len() >= MAX_EVENTS || spans.len() > MAX_SPANS;
-        let shown = spans.iter().take(MAX_SPANS).map(|span| {
-            json!({"kind": span.kind, "name": span.name, "from": span.from, "to": span.to})
-        });
+        let shown = spans
+            .iter()
+            .take(MAX_SPANS)
+            .map(|span| json!({"kind": span.kind, "name": span.name, "from": span.from, "to": span.to}));
         let is_over = row.status.is_terminal() || index.is_idle(row);
         threads.push(json!({
             "thread_id": row.id,

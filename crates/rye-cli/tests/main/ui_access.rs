@@ -75,7 +75,8 @@ fn foreign_pages_and_names_are_refused() {
         with("Sec-Fetch-Site", "cross-site".to_owned()),
         with("Sec-Fetch-Site", "same-site".to_owned()),
     ] {
-        for (method, path) in [("GET", "/api/v1/threads"), ("GET", "/api/v1/events"), ("POST", "/api/v1/run")] {
+        for (method, path) in [("GET", "/api/v1/threads"), ("GET", "/api/v1/events"), ("POST", "/api/v1/run")]
+        {
             send(server.address, method, path, &headers, b"{}").assert_refused(403, "RYE1008");
         }
         let page = send(server.address, "GET", "/", &headers, b"");
@@ -191,7 +192,9 @@ fn hostile_requests_change_nothing() {
         assert!((400..500).contains(&answer.status), "{path}: {answer:?}");
         assert_eq!(answer.json()["status"], "error");
     }
-    for path in ["/threads/..%2f..%2fetc", "/threads/thread-zzzzzzzzzzzz", "/bundles/..%2f..", "/items/tool/..%2f.."] {
+    for path in
+        ["/threads/..%2f..%2fetc", "/threads/thread-zzzzzzzzzzzz", "/bundles/..%2f..", "/items/tool/..%2f.."]
+    {
         let answer = client.get(path);
         assert!((400..500).contains(&answer.status), "{path}: {answer:?}");
     }

@@ -178,7 +178,10 @@ fn list_is_filtered_and_paged() {
     assert_eq!((&all["total"], &all["next"]), (&json!(4), &Value::Null));
     let row = row(&all, &stopped);
     assert_eq!((&row["status"], &row["attention"]), (&json!("suspended"), &json!(["approval"])), "{row}");
-    assert_eq!((&row["turns"], &row["max_turns"], &row["directive"]), (&json!(2), &json!(2), &json!("team/note")));
+    assert_eq!(
+        (&row["turns"], &row["max_turns"], &row["directive"]),
+        (&json!(2), &json!(2), &json!("team/note"))
+    );
     let first = client.data("/threads?limit=3");
     assert_eq!(first["rows"].as_array().map(Vec::len), Some(3));
     let second = client.data(&format!("/threads?limit=3&after={}", text(&first["next"])));
@@ -218,7 +221,9 @@ fn answers_name_what_was_shown() {
         client.post(&path, &answer).assert_refused(409, "RYE1010");
     }
     assert_eq!(client.post(&path, &json!({"approved": true})).status, 400);
-    client.post("/approvals/nothing", &json!({"digest": asked["digest"], "approved": true})).assert_refused(404, "RYE1119");
+    client
+        .post("/approvals/nothing", &json!({"digest": asked["digest"], "approved": true}))
+        .assert_refused(404, "RYE1119");
     assert!(!user.context.project().join("out.txt").exists());
     let answer = json!({"digest": asked["digest"], "approved": true});
     let done = client.post(&path, &answer);
@@ -303,10 +308,13 @@ fn tools_run_with_parameters() {
     let done = client.post("/run", &json!({"type": "tool", "item_id": "rye/file-system/read", "parameters": {"path": ".ai/tools/team/double.py"}}));
     assert_described(&description(), "post", "/run", &done.json());
     assert!(done.body.contains("params"), "{done:?}");
-    let wrong = client.post("/run", &json!({"type": "tool", "item_id": "rye/file-system/read", "parameters": {}}));
+    let wrong =
+        client.post("/run", &json!({"type": "tool", "item_id": "rye/file-system/read", "parameters": {}}));
     assert_eq!(wrong.json()["status"], "error", "{wrong:?}");
     client.post("/run", &json!({"type": "tool", "item_id": "team/nothing"})).assert_refused(404, "RYE0201");
-    client.post("/run", &json!({"type": "config", "item_id": "agent/budgets"})).assert_refused(400, "RYE0108");
+    client
+        .post("/run", &json!({"type": "config", "item_id": "agent/budgets"}))
+        .assert_refused(400, "RYE0108");
 }
 
 #[test]

@@ -13,7 +13,11 @@ use crate::ui_support::{UiFrame, UiServer, UiStream};
 /// Sequence numbers of the critical events of a transcript.
 fn sequences(events: &Value) -> Vec<u64> {
     let events = events.as_array().expect("events");
-    events.iter().filter(|event| event["is_droppable"] == false).filter_map(|event| event["sequence"].as_u64()).collect()
+    events
+        .iter()
+        .filter(|event| event["is_droppable"] == false)
+        .filter_map(|event| event["sequence"].as_u64())
+        .collect()
 }
 
 /// Whether a frame brings a thread with this status.
@@ -116,8 +120,7 @@ fn streams_end_with_session_and_server() {
     let reason = |stream: &mut UiStream| stream.wait_for(|frame| frame.event == "end").data["reason"].clone();
     let mut stream = client.stream("");
     stream.wait_for(|frame| frame.event == "hello");
-    let ended =
-        crate::ui_support::send(server.address, "DELETE", "/api/v1/session", &client.headers(), b"");
+    let ended = crate::ui_support::send(server.address, "DELETE", "/api/v1/session", &client.headers(), b"");
     assert_eq!(ended.status, 200);
     assert_eq!(reason(&mut stream), "session");
     assert_eq!(stream.next(), None);

@@ -182,7 +182,10 @@ impl UiStream {
                 let (frame, rest) = (frame.to_owned(), rest.to_owned());
                 self.text = rest;
                 let field = |name: &str| {
-                    frame.lines().find_map(|line| line.strip_prefix(name)).map(|value| value.trim().to_owned())
+                    frame
+                        .lines()
+                        .find_map(|line| line.strip_prefix(name))
+                        .map(|value| value.trim().to_owned())
                 };
                 if let Some(event) = field("event:") {
                     let data = serde_json::from_str(&field("data:").expect("data")).expect("JSON");

@@ -53,13 +53,20 @@ impl AllowedHosts {
         let (origin, host) = (origin.to_ascii_lowercase(), host.to_ascii_lowercase());
         match origin.strip_prefix("http://") {
             Some(name) => name == host && self.own.contains(&host),
-            None => origin.strip_prefix("https://").is_some_and(|name| name == host && self.is_proxied(&host)),
+            None => {
+                origin.strip_prefix("https://").is_some_and(|name| name == host && self.is_proxied(&host))
+            }
         }
     }
 }
 
 /// Why a request is refused before its session is looked at.
-fn check_source(hosts: &AllowedHosts, uri: &Uri, headers: &HeaderMap, method: &Method) -> Result<(), &'static str> {
+fn check_source(
+    hosts: &AllowedHosts,
+    uri: &Uri,
+    headers: &HeaderMap,
+    method: &Method,
+) -> Result<(), &'static str> {
     let single = |name: header::HeaderName| -> Result<Option<&str>, &'static str> {
         let mut values = headers.get_all(&name).iter();
         let first = values.next();
@@ -132,8 +139,9 @@ fn admit(state: &UiState, request: &mut Request<Body>) -> Result<(), Box<Respons
     let is_own = path == "/api/v1/session" || path == "/api/v1/session/code";
     let is_reading = *method == Method::GET || *method == Method::HEAD;
     if session.is_read_only && !is_reading && !is_own {
-        let error = Error::new(Code::ReadOnly, "this page may only look: `rye ui` was started with --read-only")
-            .hint("start it without --read-only, and open the new address");
+        let error =
+            Error::new(Code::ReadOnly, "this page may only look: `rye ui` was started with --read-only")
+                .hint("start it without --read-only, and open the new address");
         return Err(Box::new(error_response(StatusCode::FORBIDDEN, &error)));
     }
     if let Some(ConnectInfo(connection)) = request.extensions().get::<ConnectInfo<ConnectionHandle>>() {
@@ -166,7 +174,8 @@ fn add_headers(headers: &mut HeaderMap) {
 /// What is not there.
 pub(super) async fn not_found(uri: Uri) -> Response {
     if uri.path().starts_with(super::API_PATH) {
-        let error = Error::new(Code::PathNotFound, "the API has no such path").hint("docs/ui/openapi.yaml lists all");
+        let error =
+            Error::new(Code::PathNotFound, "the API has no such path").hint("docs/ui/openapi.yaml lists all");
         return error_response(StatusCode::NOT_FOUND, &error);
     }
     (StatusCode::NOT_FOUND, "not found\n").into_response()

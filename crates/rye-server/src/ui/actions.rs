@@ -9,8 +9,8 @@ use rye_agent::limits::LIMIT_NAMES;
 use rye_agent::machine::ApprovalScope;
 use rye_agent::status::ThreadStatus;
 use rye_agent::store::{Approval, ApprovalDecision, ThreadRow, ThreadStoreError};
-use rye_agent::threads::{CancelOutcome, ForkOptions, ResumeOptions, Threads};
 use rye_agent::thread_id::ThreadId;
+use rye_agent::threads::{CancelOutcome, ForkOptions, ResumeOptions, Threads};
 use rye_agent::views::{ThreadIndex, question_digest, question_value};
 use rye_engine::{Code, Error, Result};
 use serde::Deserialize;
@@ -75,9 +75,9 @@ async fn resume_thread(state: &UiState, id: &str, request: Request) -> Result<Re
 
 async fn resume_with(state: &UiState, id: ThreadId, options: ResumeOptions) -> Result<Response> {
     let started = state
-        .with_threads(move |threads| async move {
-            threads.resume(&id, &options, CancelSignal::default()).await
-        })
+        .with_threads(
+            move |threads| async move { threads.resume(&id, &options, CancelSignal::default()).await },
+        )
         .await?;
     let data = json!({
         "thread_id": started.thread_id, "directive": started.directive, "notices": started.notices,
@@ -111,9 +111,8 @@ pub(super) async fn cancel(
 
 async fn cancel_with(state: &UiState, id: ThreadId, reason: String) -> Result<Response> {
     let thread = id.clone();
-    let outcome = state
-        .with_threads(move |threads| async move { threads.cancel(&thread, &reason).await })
-        .await?;
+    let outcome =
+        state.with_threads(move |threads| async move { threads.cancel(&thread, &reason).await }).await?;
     let data = json!({"thread_id": id, "ended": outcome == CancelOutcome::Cancelled});
     Ok(success(Some("thread"), Some(id.as_str()), data))
 }
@@ -191,7 +190,11 @@ struct AnswerRequest {
 }
 
 /// `POST /api/v1/approvals/{approval}`
-pub(super) async fn answer(State(state): State<UiState>, Path(id): Path<String>, request: Request) -> Response {
+pub(super) async fn answer(
+    State(state): State<UiState>,
+    Path(id): Path<String>,
+    request: Request,
+) -> Response {
     let work = async || {
         let body: AnswerRequest = read_json(request).await?;
         let inner = state.clone();
@@ -214,7 +217,8 @@ pub(super) async fn answer(State(state): State<UiState>, Path(id): Path<String>,
 }
 
 fn changed(message: &str) -> Error {
-    Error::new(Code::QuestionChanged, message).hint("read the open questions again, and answer what is asked now")
+    Error::new(Code::QuestionChanged, message)
+        .hint("read the open questions again, and answer what is asked now")
 }
 
 /// Records an answer to the question that was shown, and to no other.
@@ -275,9 +279,7 @@ async fn end_thread(
 /// Lets a thread that was suspended for an answer go on: where a thread above it runs, or here.
 async fn go_on(state: &UiState, question: &Approval) -> Result<(bool, Option<String>)> {
     let (id, by) = (question.thread.clone(), state.owner.clone());
-    let outcome = state
-        .with_threads(move |threads| async move { go_on_with(&threads, &id, by).await })
-        .await;
+    let outcome = state.with_threads(move |threads| async move { go_on_with(&threads, &id, by).await }).await;
     match outcome {
         Ok(outcome) => Ok(outcome),
         // The process that has it goes on with it.
@@ -294,7 +296,7 @@ async fn go_on_with(threads: &Threads, id: &ThreadId, by: String) -> Result<(boo
     };
     let open = threads.open_approvals(id)?;
     if open.iter().any(|question| question.thread == row.id) {
-        return Ok((false, Some("it needs another answer before it goes on".to_owned())));
+        return Ok((false, Some("it needs another answer before it resumes".to_owned())));
     }
     let is_running = |row: &ThreadRow| row.status == ThreadStatus::Running;
     if store.ancestors(id)?.iter().any(is_running) {

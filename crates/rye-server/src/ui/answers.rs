@@ -63,8 +63,10 @@ fn invalid(message: impl Into<String>) -> Error {
 /// The body of a request, as JSON of this type.
 pub(super) async fn read_json<T: DeserializeOwned>(request: Request) -> Result<T> {
     let content_type = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
-    let content_type = content_type.and_then(|value| value.split(';').next()).map(str::trim).map(str::to_owned);
-    let too_large = || Error::new(Code::TooLarge, format!("the request is larger than {MAX_BODY_BYTES} bytes"));
+    let content_type =
+        content_type.and_then(|value| value.split(';').next()).map(str::trim).map(str::to_owned);
+    let too_large =
+        || Error::new(Code::TooLarge, format!("the request is larger than {MAX_BODY_BYTES} bytes"));
     let bytes: Bytes = to_bytes(request.into_body(), MAX_BODY_BYTES).await.map_err(|_| too_large())?;
     let bytes: &[u8] = if bytes.is_empty() { b"{}" } else { &bytes };
     // A form of another page can send text, and no JSON.

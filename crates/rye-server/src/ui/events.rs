@@ -120,7 +120,8 @@ async fn open(
             "" => TranscriptPosition::default(),
             "end" => {
                 let path = transcript::path(&state.threads_dir, &id);
-                let read = move || Ok(transcript::read(&path, TranscriptPosition::default(), usize::MAX)?.next);
+                let read =
+                    move || Ok(transcript::read(&path, TranscriptPosition::default(), usize::MAX)?.next);
                 state.shared.pool.run(Lane::Quick, read).await?
             }
             text => parse_position(text)?,
@@ -132,16 +133,8 @@ async fn open(
     let is_read_only = session.is_read_only;
     let first = move || Ok(first_frames(&inner, position, is_read_only)?.into());
     let pending = state.shared.pool.run(Lane::Quick, first).await?;
-    let mut stream = EventStream {
-        state,
-        session,
-        pending,
-        frames,
-        files,
-        followed,
-        is_over: false,
-        _permit: permit,
-    };
+    let mut stream =
+        EventStream { state, session, pending, frames, files, followed, is_over: false, _permit: permit };
     let ids: Vec<ThreadId> = stream.followed.keys().cloned().collect();
     for id in ids {
         stream.read_transcript(&id).await?;

@@ -60,7 +60,8 @@ pub(super) async fn items(State(state): State<UiState>, request: Request) -> Res
     let query = request.uri().query().map(str::to_owned);
     with_engine(state, move |_, engine| {
         let parameters = Parameters::parse(query.as_deref(), &["q", "type", "space", "all", "limit"])?;
-        let item_type = parameters.text("type").map(str::parse::<ItemType>).transpose().map_err(Error::from)?;
+        let item_type =
+            parameters.text("type").map(str::parse::<ItemType>).transpose().map_err(Error::from)?;
         let tier = parse_tier(&parameters)?;
         let limit = parameters.number("limit", DEFAULT_ITEMS, MAX_ITEMS)?;
         let all = parameters.flag("all", false)?;
@@ -129,9 +130,9 @@ fn tool_schema(engine: &Engine, item: &ItemRef) -> Value {
     let Ok(capabilities) = Capabilities::parse([grant]) else { return Value::Null };
     let preload = PreloadOptions { enabled: true, max_tokens: MAX_DEFINITION_TOKENS };
     let offered = definitions::build(engine, &capabilities, &[], preload);
-    let own = offered.tools.iter().find(|tool| {
-        matches!(offered.names.get(&tool.name), Some(ToolBinding::Tool(id)) if id == item.id.as_str())
-    });
+    let own = offered.tools.iter().find(
+        |tool| matches!(offered.names.get(&tool.name), Some(ToolBinding::Tool(id)) if id == item.id.as_str()),
+    );
     own.map_or(Value::Null, |tool| tool.schema.clone())
 }
 
@@ -157,7 +158,8 @@ fn directive_schema(inputs: &[Value]) -> Value {
                 schema.insert(key.to_owned(), value.clone());
             }
         }
-        let is_required = input.get("required").is_some_and(|word| *word == json!(true) || *word == json!("true"));
+        let is_required =
+            input.get("required").is_some_and(|word| *word == json!(true) || *word == json!("true"));
         if is_required {
             required.push(json!(name));
         }

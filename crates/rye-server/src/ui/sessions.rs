@@ -250,7 +250,8 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let place = Path::new("/somewhere");
         let open = |is_read_only| {
-            Sessions::load(folder.path(), place, is_read_only, Duration::from_secs(60), now).expect("sessions")
+            Sessions::load(folder.path(), place, is_read_only, Duration::from_secs(60), now)
+                .expect("sessions")
         };
         let sessions = open(true);
         let code = sessions.new_code().expect("a code");

@@ -307,8 +307,8 @@ pub(super) async fn transcript_file(State(state): State<UiState>, Path(id): Path
     let work = |state: &UiInner, index: &ThreadIndex, row: &ThreadRow| {
         index.rebuild_files(&row.id, state.now_ms());
         let path = transcript::path(&index.dir, &row.id);
-        let (bytes, _) = lillux::file::read_bounded(&path, MAX_DOWNLOAD_BYTES)
-            .map_err(|error| Error::read(&error))?;
+        let (bytes, _) =
+            lillux::file::read_bounded(&path, MAX_DOWNLOAD_BYTES).map_err(|error| Error::read(&error))?;
         Ok(download(row, "jsonl", "application/x-ndjson", bytes))
     };
     with_thread(state, id, work).await

@@ -76,12 +76,12 @@ pub(super) fn frame(event: &str, id: Option<u64>, data: &str) -> Bytes {
 
 /// Rows and sums as a page reads them.
 fn rows_frame(live: &LiveThreads, ids: &[ThreadId]) -> Bytes {
-    let rows: Vec<&str> =
-        ids.iter().filter_map(|id| live.row(id)).map(|row| row.json.as_str()).collect();
+    let rows: Vec<&str> = ids.iter().filter_map(|id| live.row(id)).map(|row| row.json.as_str()).collect();
     let mut data = String::from("{\"rows\":[");
     data.push_str(&rows.join(","));
     // Writing to text cannot fail.
-    let _ = write!(data, "],\"counts\":{},\"open_approvals\":{}}}", json!(live.counts()), live.questions().len());
+    let _ =
+        write!(data, "],\"counts\":{},\"open_approvals\":{}}}", json!(live.counts()), live.questions().len());
     frame("threads", Some(live.position()), &data)
 }
 

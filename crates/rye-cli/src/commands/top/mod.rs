@@ -131,7 +131,7 @@ fn answer(
         workers.runtime.block_on(workers.threads.resume(&thread, &options, CancelSignal::default()));
     let word = if is_approved { "approved" } else { "denied" };
     Ok(match resumed {
-        Ok(_) => format!("{word}; {thread} goes on"),
+        Ok(_) => format!("{word}; {thread} is resumed"),
         // It waits for another answer, or the process that has it goes on with it.
         Err(error) if error.code == Code::ThreadHeld => word.to_owned(),
         Err(error) => format!("{word}; {}", error.message),

@@ -1,15 +1,15 @@
 //! What `rye top` shows: pure, from the threads as they stand to cells of a screen, and from keys to what is to be done.
 
-use rye_agent::money::Nanos;
-use rye_agent::store::Approval;
-use rye_agent::threads::ApprovalText;
-use rye_agent::views::{LiveFilter, LiveRow, LiveThreads};
 use ratatui::Frame;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Block, Paragraph, Row, Table, TableState, Wrap};
+use rye_agent::money::Nanos;
+use rye_agent::store::Approval;
+use rye_agent::threads::ApprovalText;
+use rye_agent::views::{LiveFilter, LiveRow, LiveThreads};
 use rye_item::text::one_line;
 
 use crate::live::format::{format_count, format_money, truncate};
@@ -146,9 +146,7 @@ impl TopView {
         sums.sort_by_key(|(_, (_, spend))| std::cmp::Reverse(*spend));
         let rows = sums.into_iter().take(MAX_ROWS);
         self.costs = rows
-            .map(|(name, (threads, spend))| {
-                [truncate(&name, 60), format_count(threads), format_money(spend)]
-            })
+            .map(|(name, (threads, spend))| [truncate(&name, 60), format_count(threads), format_money(spend)])
             .collect();
         self.clamp();
     }
