@@ -6,10 +6,10 @@ use std::sync::Arc;
 pub use rye_store::block_on;
 pub use rye_store::{
     Approval, ApprovalDecision, ApprovalRecord, Attribution, BudgetCaps, BudgetRefusal, BudgetResource,
-    ChangeReceiver, ChangesLost, Charge, ChargeScope, Claim, ClaimOutcome, ClaimPolicy, CommitOutcome,
-    CreateOutcome, FolderDisposal, Forgery, JournalRecord, LedgerRow, LedgerRules, Liveness, NewThread,
-    OpenApprovals, Owner, PruneOptions, PruneReport, Reservation, ReserveRequest, Settlement, SpawnCap,
-    SpawnCaps, StatusChange, StoreFreshness, StoreHandle, ThreadChange, ThreadCommit, ThreadFilter,
+    ChangeReceiver, ChangedThreads, ChangesLost, Charge, ChargeScope, Claim, ClaimOutcome, ClaimPolicy,
+    CommitOutcome, CreateOutcome, FolderDisposal, Forgery, JournalRecord, LedgerRow, LedgerRules, Liveness,
+    NewThread, OpenApprovals, Owner, PruneOptions, PruneReport, Reservation, ReserveRequest, Settlement,
+    SpawnCap, SpawnCaps, StatusChange, StoreFreshness, StoreHandle, ThreadChange, ThreadCommit, ThreadFilter,
     ThreadRow, ThreadStore, ThreadStoreError, TranscriptHead, TreeTotals, WaitKind,
 };
 use rye_store_sqlite::SqliteStore;

@@ -15,6 +15,7 @@ mod schedule;
 mod team;
 mod terminal;
 mod threads;
+mod ui;
 
 use std::path::PathBuf;
 
@@ -39,6 +40,7 @@ pub use threads::{
     AlwaysScope, AnswerArguments, ApproveArguments, CostBy, ForkArguments, ListArguments, PruneArguments,
     ResumeArguments, RunArguments, ThreadCommand, WaitArguments,
 };
+pub use ui::{TopArguments, UiArguments};
 
 /// A signed, portable workspace for AI agents.
 #[derive(Debug, Parser)]
@@ -170,6 +172,10 @@ pub enum CliCommand {
     Import(ImportArguments),
     /// Write signed items as the files of a client
     Export(ExportArguments),
+    /// Open a page that shows threads, costs, questions and items, on this computer alone
+    Ui(UiArguments),
+    /// Watch threads in the terminal, and answer what they ask
+    Top(TopArguments),
     /// Run the MCP server, over stdio or HTTP
     Mcp(McpArguments),
     /// Run the daemon that runs threads in the background

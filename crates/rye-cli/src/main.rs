@@ -85,6 +85,7 @@ const OTHER_NAMES: &[(&str, &str)] = &[
     ("cat", "rye load ID"),
     ("check", "rye verify, or rye doctor for your setup"),
     ("create", "rye new TYPE ID"),
+    ("dashboard", "rye ui"),
     ("edit", "edit the file below .ai, then rye sign ID"),
     ("find", "rye search WORDS"),
     ("get", "rye load ID, or rye config get KEY"),
@@ -93,6 +94,7 @@ const OTHER_NAMES: &[(&str, &str)] = &[
     ("logs", "rye thread tail THREAD"),
     ("ls", "rye list"),
     ("make", "rye new TYPE ID"),
+    ("monitor", "rye top"),
     ("ps", "rye thread list"),
     ("resume", "rye thread resume THREAD"),
     ("serve", "rye mcp"),
@@ -105,6 +107,7 @@ const OTHER_NAMES: &[(&str, &str)] = &[
     ("threads", "rye thread list"),
     ("validate", "rye verify"),
     ("version", "rye --version"),
+    ("web", "rye ui"),
 ];
 
 /// The command that was likely meant, as far as it is known.

@@ -207,6 +207,25 @@ fn refuse_home<'a>(home: &Path, mut starts: impl Iterator<Item = &'a Path>) -> R
         .hint("or name your user space: --user-space DIR"))
 }
 
+/// Whether there is a screen that a browser could open on.
+pub fn has_display() -> bool {
+    env_var("DISPLAY").is_some() || env_var("WAYLAND_DISPLAY").is_some()
+}
+
+/// Has the desktop open an address.
+pub fn open_in_browser(url: &str) -> std::io::Result<()> {
+    use std::process::{Command, Stdio};
+    let mut opener = Command::new("xdg-open")
+        .arg(url)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()?;
+    // Nothing is known of the browser but that it was asked.
+    std::thread::spawn(move || opener.wait());
+    Ok(())
+}
+
 fn env_var(name: &str) -> Option<OsString> {
     env::var_os(name).filter(|value| !value.is_empty())
 }

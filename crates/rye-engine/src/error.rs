@@ -264,6 +264,12 @@ codes! {
     Serving = "RYE1006", Failed;
     /// Files of a client are not as the signed items say.
     StaleExport = "RYE1007", Failed;
+    /// A request to the page's server has no valid session, or comes from another page or address.
+    SessionRefused = "RYE1008", Denied;
+    /// The page's server changes nothing: it was started with `--read-only`.
+    ReadOnly = "RYE1009", Denied;
+    /// A question is not the one that was shown, or it is answered already.
+    QuestionChanged = "RYE1010", Denied;
     /// A thread has no grant for what it asks.
     PermissionDenied = "RYE1121", Denied;
     /// A thread would have grants whose risk was not acknowledged.

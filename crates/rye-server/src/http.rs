@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::session::{ServerState, Session};
 use crate::token::{self, Token};
-use listener::{BoundedListener, ConnectionHandle};
+pub(crate) use listener::{BoundedListener, ConnectionHandle};
 
 /// The path clients are given.
 const MCP_PATH: &str = "/mcp";
@@ -90,7 +90,7 @@ pub(crate) async fn serve(
 }
 
 /// The address to listen on, if it may be.
-fn parse_address(options: &HttpOptions) -> Result<SocketAddr> {
+pub(crate) fn parse_address(options: &HttpOptions) -> Result<SocketAddr> {
     let text = options.address.trim();
     let port = text.strip_prefix(':').unwrap_or(text).parse::<u16>();
     let named = text.strip_prefix("localhost:").and_then(|port| port.parse::<u16>().ok());

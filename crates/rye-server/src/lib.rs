@@ -22,6 +22,7 @@ mod threads;
 mod token;
 mod tool_calls;
 mod tools;
+mod ui;
 mod worker_pool;
 
 use std::path::PathBuf;
@@ -33,6 +34,7 @@ use rye_space::Roots;
 use tokio_util::sync::CancellationToken;
 
 pub use http::{HttpEndpoint, HttpOptions};
+pub use ui::{UiEndpoint, UiOptions};
 
 /// What the server must know of the process it lives in.
 #[derive(Clone, Debug)]
@@ -97,6 +99,26 @@ pub fn serve_http(
     threads::resume_abandoned(&setup);
     let shared = session::ServerState::new(setup);
     let result = runtime.block_on(http::serve(shared, options, stop.0.clone(), on_listen));
+    shutdown_runtime(runtime);
+    result
+}
+
+/// Serves the page for people over HTTP until `stop` is requested. `on_listen` is called with the address.
+///
+/// # Errors
+/// When the address is refused or taken, or sessions cannot be kept.
+pub fn serve_ui(
+    setup: ServerSetup,
+    options: &UiOptions,
+    stop: &ShutdownHandle,
+    on_listen: impl FnOnce(UiEndpoint),
+) -> Result<()> {
+    let runtime = build_runtime()?;
+    if !options.is_read_only {
+        threads::resume_abandoned(&setup);
+    }
+    let shared = session::ServerState::new(setup);
+    let result = runtime.block_on(ui::serve(shared, options, stop.0.clone(), on_listen));
     shutdown_runtime(runtime);
     result
 }

@@ -157,6 +157,25 @@ impl ThreadService {
         Ok(space)
     }
 
+    /// Does something with the threads of the server's own project, on the workers that run them.
+    pub(crate) async fn with_threads<T, F>(
+        self: Arc<Self>,
+        projects: Arc<ProjectEngines>,
+        request: Option<ThreadRequest>,
+        work: impl FnOnce(Threads) -> F + Send + 'static,
+    ) -> Result<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T>> + Send,
+    {
+        let workers = self.workers()?.handle().clone();
+        let task = workers.spawn(async move {
+            let space = self.project_threads(projects, None, request).await?;
+            work(space.threads.clone()).await
+        });
+        task.await.map_err(|error| join_error(&error))?
+    }
+
     /// Runs a directive in a thread; waits for it unless it was asked not to. What it or its children ask people is a
     /// question to the client's user; agreed to, the same thread continues.
     pub(crate) async fn fork(

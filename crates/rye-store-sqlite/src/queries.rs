@@ -11,8 +11,8 @@ use super::secret::Mac;
 use rye_store::Forgery;
 use rye_store::ThreadStoreError;
 use rye_store::{
-    Attribution, BudgetCaps, Charge, ChargeScope, ClaimPolicy, JournalRecord, LedgerRow, Owner, ThreadFilter,
-    ThreadRow, TranscriptHead, TreeTotals, WaitKind,
+    Attribution, BudgetCaps, ChangedThreads, Charge, ChargeScope, ClaimPolicy, JournalRecord, LedgerRow,
+    Owner, ThreadFilter, ThreadRow, TranscriptHead, TreeTotals, WaitKind,
 };
 use rye_thread::cost::Cost;
 use rye_thread::money::Nanos;
@@ -202,6 +202,31 @@ pub(super) fn threads(
         "WHERE {which} AND (?1 = 0 OR parent IS NULL) AND (?2 IS NULL OR directive = ?2) ORDER BY thread DESC LIMIT ?3"
     );
     query_rows(connection, seal, &rest, params![filter.is_root, filter.directive, limit])
+}
+
+/// The number of the last entry of the journal.
+pub(super) fn last_position(connection: &Connection) -> Result<u64, DbError> {
+    let last: Option<u64> =
+        connection.prepare_cached("SELECT max(entry) FROM journal")?.query_row([], |row| row.get(0))?;
+    Ok(last.unwrap_or(0))
+}
+
+/// Threads with entries of the journal behind `position`. Entries are numbered in the order of their transactions.
+pub(super) fn changed_since(
+    connection: &Connection,
+    seal: &RowSealer,
+    position: u64,
+    max_records: u64,
+) -> Result<Option<ChangedThreads>, DbError> {
+    let last = last_position(connection)?;
+    if position > last {
+        return Ok(None);
+    }
+    let end = last.min(position.saturating_add(max_records));
+    let rest =
+        "WHERE thread IN (SELECT thread FROM journal WHERE entry > ?1 AND entry <= ?2) ORDER BY thread";
+    let threads = query_rows(connection, seal, rest, params![position, end])?;
+    Ok(Some(ChangedThreads { position: end, threads, is_complete: end == last }))
 }
 
 pub(super) fn children(

@@ -4,10 +4,10 @@ use std::sync::PoisonError;
 
 use lillux::Digest;
 use rye_store::{
-    Approval, ApprovalDecision, ApprovalRecord, CancelRequest, ChangeReceiver, Charge, ChargeScope, Claim,
-    ClaimOutcome, ClaimPolicy, CommitOutcome, CreateOutcome, JournalRecord, LedgerRow, NewThread,
-    OpenApprovals, Owner, PruneOptions, PruneReport, Reservation, RollingBudget, RollingUsage, SpawnCaps,
-    StoreFreshness, StoreFuture, ThreadChange, ThreadCommit, ThreadFilter, ThreadRow, ThreadStore,
+    Approval, ApprovalDecision, ApprovalRecord, CancelRequest, ChangeReceiver, ChangedThreads, Charge,
+    ChargeScope, Claim, ClaimOutcome, ClaimPolicy, CommitOutcome, CreateOutcome, JournalRecord, LedgerRow,
+    NewThread, OpenApprovals, Owner, PruneOptions, PruneReport, Reservation, RollingBudget, RollingUsage,
+    SpawnCaps, StoreFreshness, StoreFuture, ThreadChange, ThreadCommit, ThreadFilter, ThreadRow, ThreadStore,
     ThreadStoreError, TreeGroup, TreeTotals, can_block,
 };
 use rye_thread::thread_id::ThreadId;
@@ -262,6 +262,16 @@ impl ThreadStore for SqliteStore {
 
     fn subscribe(&self) -> ChangeReceiver {
         self.shared.changes.subscribe()
+    }
+
+    fn last_position(&self) -> StoreFuture<'_, Option<u64>> {
+        self.reading(|connection| queries::last_position(connection).map(Some))
+    }
+
+    fn changed_since(&self, position: u64, max_records: u64) -> StoreFuture<'_, Option<ChangedThreads>> {
+        self.reading(move |connection| {
+            queries::changed_since(connection, &self.shared.seal, position, max_records)
+        })
     }
 
     fn data_version(&self) -> StoreFuture<'_, i64> {

@@ -6,11 +6,11 @@ use lillux_hash::Digest;
 use rye_thread::thread_id::ThreadId;
 
 use crate::{
-    Approval, ApprovalDecision, ApprovalRecord, CancelRequest, ChangeReceiver, Charge, ChargeScope, Claim,
-    ClaimOutcome, ClaimPolicy, CommitOutcome, CreateOutcome, JournalRecord, LedgerRow, NewThread,
-    OpenApprovals, Owner, PruneOptions, PruneReport, Reservation, RollingBudget, RollingUsage, SpawnCaps,
-    StoreFreshness, StoreFuture, ThreadCommit, ThreadFilter, ThreadRow, ThreadStore, ThreadStoreError,
-    TreeTotals, block_on,
+    Approval, ApprovalDecision, ApprovalRecord, CancelRequest, ChangeReceiver, ChangedThreads, Charge,
+    ChargeScope, Claim, ClaimOutcome, ClaimPolicy, CommitOutcome, CreateOutcome, JournalRecord, LedgerRow,
+    NewThread, OpenApprovals, Owner, PruneOptions, PruneReport, Reservation, RollingBudget, RollingUsage,
+    SpawnCaps, StoreFreshness, StoreFuture, ThreadCommit, ThreadFilter, ThreadRow, ThreadStore,
+    ThreadStoreError, TreeTotals, block_on,
 };
 
 /// A shared store. Writes on the way of a thread are asynchronous, questions wait; [`StoreHandle::shared`] gives the
@@ -106,6 +106,10 @@ waiting! {
     answered_threads => answered_threads() -> Vec<ThreadId>;
     /// See [`ThreadStore::audit`].
     audit => audit() -> Vec<String>;
+    /// See [`ThreadStore::last_position`].
+    last_position => last_position() -> Option<u64>;
+    /// See [`ThreadStore::changed_since`].
+    changed_since => changed_since(position: u64, max_records: u64) -> Option<ChangedThreads>;
     /// See [`ThreadStore::data_version`].
     data_version => data_version() -> i64;
     /// See [`ThreadStore::freshness`].

@@ -31,8 +31,8 @@ pub use memory::MemoryStore;
 pub use owner::{Liveness, Owner, OwnerProbe};
 pub use prune::{FolderDisposal, PruneOptions, PruneReport, PruneRow, TreeGroup, select_groups};
 pub use records::{
-    Approval, ApprovalDecision, ApprovalRecord, BudgetCaps, CancelRequest, Charge, ChargeScope, Claim,
-    ClaimOutcome, CommitOutcome, CreateOutcome, JournalRecord, LedgerRow, LedgerRules,
+    Approval, ApprovalDecision, ApprovalRecord, BudgetCaps, CancelRequest, ChangedThreads, Charge,
+    ChargeScope, Claim, ClaimOutcome, CommitOutcome, CreateOutcome, JournalRecord, LedgerRow, LedgerRules,
     MAX_CANCEL_REQUEST_AGE_MS, NewThread, OpenApprovals, Reservation, ReserveRequest, Settlement, SpawnCap,
     SpawnCaps, StatusChange, StoreFreshness, ThreadChange, ThreadCommit, ThreadFilter, ThreadRow,
     TranscriptHead, TreeTotals,

@@ -450,6 +450,17 @@ pub struct ThreadFilter {
     pub limit: Option<u64>,
 }
 
+/// Threads that changed behind a place in the order of a store's journals.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ChangedThreads {
+    /// The place behind the records that were looked at.
+    pub position: u64,
+    /// The threads as they stand now.
+    pub threads: Vec<ThreadRow>,
+    /// Whether there are no further records.
+    pub is_complete: bool,
+}
+
 /// A thread's row of the ledger.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LedgerRow {

@@ -6,10 +6,10 @@ use lillux_hash::Digest;
 use rye_thread::thread_id::ThreadId;
 
 use crate::{
-    Approval, ApprovalDecision, ApprovalRecord, CancelRequest, ChangeReceiver, Charge, ChargeScope, Claim,
-    ClaimOutcome, ClaimPolicy, CommitOutcome, CreateOutcome, JournalRecord, LedgerRow, NewThread,
-    OpenApprovals, Owner, PruneOptions, PruneReport, Reservation, RollingBudget, RollingUsage, SpawnCaps,
-    StoreFreshness, ThreadCommit, ThreadFilter, ThreadRow, ThreadStoreError, TreeTotals,
+    Approval, ApprovalDecision, ApprovalRecord, CancelRequest, ChangeReceiver, ChangedThreads, Charge,
+    ChargeScope, Claim, ClaimOutcome, ClaimPolicy, CommitOutcome, CreateOutcome, JournalRecord, LedgerRow,
+    NewThread, OpenApprovals, Owner, PruneOptions, PruneReport, Reservation, RollingBudget, RollingUsage,
+    SpawnCaps, StoreFreshness, ThreadCommit, ThreadFilter, ThreadRow, ThreadStoreError, TreeTotals,
 };
 
 /// What a store answers, later. It needs no runtime to get there.
@@ -143,6 +143,19 @@ pub trait ThreadStore: std::fmt::Debug + Send + Sync {
 
     /// Receives every change that this opening of the store makes, once it is durable.
     fn subscribe(&self) -> ChangeReceiver;
+
+    /// The place behind everything that is durable, for [`ThreadStore::changed_since`]; `None` when the store does not know.
+    fn last_position(&self) -> StoreFuture<'_, Option<u64>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
+    /// Threads whose journals grew behind a place, in the order in which that became durable, in any process; at most
+    /// `max_records` records are looked at. `None` when the store does not know, or the place is not one of its own: all
+    /// threads are to be read then.
+    fn changed_since(&self, position: u64, max_records: u64) -> StoreFuture<'_, Option<ChangedThreads>> {
+        let _ = (position, max_records);
+        Box::pin(std::future::ready(Ok(None)))
+    }
 
     /// A number that is another one whenever any process has changed the store.
     fn data_version(&self) -> StoreFuture<'_, i64>;

@@ -1,21 +1,35 @@
 //! What is shown of threads, worked out once for all that show it: the command line, MCP clients, a page. Rendering is
 //! left to them.
 
+mod check;
 mod cost;
 mod detail;
 mod estimates;
 mod fork;
+mod live;
+mod live_row;
 mod next_command;
+mod questions;
+mod spending;
+mod start;
 mod text;
 mod thread_index;
 mod thread_value;
+mod timeline;
 mod tree;
 
+pub use check::{ThreadCheck, check_thread};
 pub use cost::{CostGrouping, CostReport, CostSum};
 pub use detail::{approval_value, detail_value, notification_value, recorded_outcome, resource_value};
 pub use estimates::EstimateSum;
+pub use live::{LiveChange, LiveThreads};
+pub use live_row::{LiveFilter, LiveRow, ROW_COLUMNS};
 pub use next_command::{approve_command, resume_command};
+pub use questions::{question_digest, question_value};
+pub use spending::{SpendingReport, SpendingSum, parse_since};
+pub use start::{start_value, turn_values, usage_value};
 pub use text::truncate;
 pub use thread_index::{FORGED, INTERRUPTED, ThreadIndex, WAITING};
 pub use thread_value::thread_value;
+pub use timeline::timeline_value;
 pub use tree::{TreeRow, tree_rows};

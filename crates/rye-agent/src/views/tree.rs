@@ -65,7 +65,7 @@ impl ThreadIndex {
     }
 
     /// The call of a thread that has not come back, if there is one.
-    fn current_tool(&self, row: &ThreadRow) -> Option<String> {
+    pub(super) fn current_tool(&self, row: &ThreadRow) -> Option<String> {
         let path = transcript::path(&self.dir, &row.id);
         let length = std::fs::metadata(&path).ok()?.len();
         let from =

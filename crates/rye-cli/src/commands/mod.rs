@@ -29,6 +29,8 @@ mod sign_watch;
 mod signing;
 mod test;
 mod threads;
+mod top;
+mod ui;
 
 use std::io;
 
@@ -255,6 +257,8 @@ pub fn run(arguments: &Arguments) -> CommandResult {
         }
         CliCommand::Import(arguments) => import::import(&CommandContext::open(global)?, arguments),
         CliCommand::Export(arguments) => export::export(&CommandContext::open(global)?, arguments),
+        CliCommand::Ui(arguments) => ui::run(global, arguments),
+        CliCommand::Top(arguments) => top::run(&CommandContext::open_for_run(global)?, arguments),
         CliCommand::Mcp(arguments) => mcp::run(global, arguments),
         CliCommand::Background { keys } => background::run(keys),
         CliCommand::Ci => ci::ci(&CommandContext::open(global)?),

@@ -18,6 +18,7 @@ pub mod notify;
 pub mod registry;
 pub mod search;
 pub mod sign;
+pub mod source;
 pub mod sync;
 pub mod trust;
 pub mod verify;

@@ -26,7 +26,7 @@ const FIRST_REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 type Connections = Arc<Mutex<Vec<Arc<Connection>>>>;
 
 /// What is known of a connection.
-pub(super) struct Connection {
+pub(crate) struct Connection {
     /// A request with a valid token has come.
     is_authenticated: AtomicBool,
     /// Cancelled when it has to close.
@@ -49,11 +49,11 @@ impl Connection {
 
 /// A connection as its requests know it.
 #[derive(Clone)]
-pub(super) struct ConnectionHandle(Arc<Connection>);
+pub(crate) struct ConnectionHandle(Arc<Connection>);
 
 impl ConnectionHandle {
     /// A request with a valid token has come.
-    pub(super) fn authenticate(&self) {
+    pub(crate) fn authenticate(&self) {
         self.0.is_authenticated.store(true, Ordering::SeqCst);
     }
 }
@@ -64,7 +64,7 @@ impl Connected<IncomingStream<'_, BoundedListener>> for ConnectionHandle {
     }
 }
 
-pub(super) struct BoundedListener {
+pub(crate) struct BoundedListener {
     listener: TcpListener,
     connections: Connections,
     /// Notified when a connection has ended.
@@ -73,7 +73,7 @@ pub(super) struct BoundedListener {
 }
 
 impl BoundedListener {
-    pub(super) fn new(listener: TcpListener) -> Self {
+    pub(crate) fn new(listener: TcpListener) -> Self {
         Self::with_capacity(listener, MAX_CONNECTIONS)
     }
 
@@ -139,7 +139,7 @@ async fn close_if_unauthenticated(connection: Arc<Connection>) {
 }
 
 /// A connection, which ends when it has to close.
-pub(super) struct BoundedStream {
+pub(crate) struct BoundedStream {
     stream: TcpStream,
     connection: Arc<Connection>,
     connections: Connections,

@@ -4,14 +4,11 @@
 
 use std::collections::BTreeSet;
 
-use lillux::{Fingerprint, PublicKey};
-use rye_agent::status::ThreadStatus;
 use rye_agent::store::{ThreadFilter, ThreadRow, ThreadStoreError};
 use rye_agent::thread_id::ThreadId;
 use rye_agent::threads::ReplayedThread;
-use rye_agent::transcript::{self, TranscriptReport, TranscriptStatus};
+use rye_agent::views::{ThreadCheck, check_thread};
 use rye_engine::Code;
-use rye_item::Space;
 use serde_json::{Value, json};
 
 use super::runner;
@@ -19,22 +16,6 @@ use super::thread_index::ThreadIndex;
 use crate::commands::{CommandContext, CommandResult, error_with_data};
 use crate::live::format::{format_count, pluralize, truncate};
 use crate::output::{DIM, ERROR, SUCCESS, WARNING, paint};
-
-/// How often a thread is looked at while it continues, and how long to wait in between.
-const MAX_ATTEMPTS: u32 = 20;
-const RETRY_INTERVAL: std::time::Duration = std::time::Duration::from_millis(25);
-
-/// What was found of one thread.
-struct ThreadCheck {
-    id: String,
-    directive: String,
-    /// `valid`, `rebuilt` from the journal, `tampered`, …; `forged` when the store's own record is not what was written, `older` when the thread had come
-    /// further, `unreadable` when there is no file.
-    state: &'static str,
-    is_bad: bool,
-    report: Option<TranscriptReport>,
-    problem: Option<String>,
-}
 
 /// `rye thread verify`
 pub fn verify(context: &CommandContext, word: Option<&str>) -> CommandResult {
@@ -53,7 +34,7 @@ pub fn verify(context: &CommandContext, word: Option<&str>) -> CommandResult {
     let mut all = Vec::new();
     if let Some(index) = &index {
         for row in &rows {
-            all.push(check_thread(context, index, row));
+            all.push(check_thread(&context.engine, index, row, crate::settings::now_ms()));
         }
         if word.is_none() {
             all.extend(unregistered_threads(index, &rows));
@@ -69,7 +50,7 @@ pub fn verify(context: &CommandContext, word: Option<&str>) -> CommandResult {
         "checked": all.len(),
         "valid": all.iter().filter(|check| check.state == "valid").count(),
         "bad": bad,
-        "threads": all.iter().map(to_value).collect::<Vec<_>>(),
+        "threads": all.iter().map(ThreadCheck::to_value).collect::<Vec<_>>(),
     });
     if !context.output.is_json {
         print_checks(context, &all)?;
@@ -111,87 +92,6 @@ pub fn accept_older(context: &CommandContext) -> CommandResult {
     Ok(())
 }
 
-fn check_thread(context: &CommandContext, index: &ThreadIndex, row: &ThreadRow) -> ThreadCheck {
-    let own = index.secret.transcript_key().public_key();
-    let ring = &context.engine.workspace.keys;
-    let keys = |fingerprint: &Fingerprint| -> Option<PublicKey> {
-        if own.fingerprint() == *fingerprint {
-            return Some(own.clone());
-        }
-        ring.find(fingerprint, &Space::User).map(|known| known.key.clone())
-    };
-    let is_rebuilt = index.rebuild_files(&row.id, crate::settings::now_ms());
-    let path = transcript::path(&index.dir, &row.id);
-    let (id, directive) = (row.id.to_string(), row.directive.clone());
-    let mut row = row.clone();
-    let mut attempts = 0;
-    let (report, failure) = loop {
-        // The lines of a thread at work follow its record by a moment: how far it has come says nothing about the file.
-        let is_active = index.is_active(&row);
-        let expected = row.transcript_head.filter(|_| !is_active);
-        let report = match transcript::verify(&path, &row.id, expected, &keys) {
-            Ok(report) => report,
-            Err(error) => {
-                let problem = Some(error.to_string());
-                return ThreadCheck {
-                    id,
-                    directive,
-                    state: "unreadable",
-                    is_bad: true,
-                    report: None,
-                    problem,
-                };
-            }
-        };
-        let failure = match index.store.journal(&row.id) {
-            Err(error) => Some(error),
-            Ok(_) => index.store.verified_thread(&row.id).err(),
-        };
-        let is_suspicious = failure.is_some()
-            || matches!(report.status, TranscriptStatus::Tampered | TranscriptStatus::Truncated);
-        attempts += 1;
-        let newer = index.store.thread(&row.id).ok().flatten();
-        match newer {
-            // It may have continued between two looks: what is wrong is wrong the next time as well.
-            Some(newer)
-                if attempts < MAX_ATTEMPTS && is_suspicious && (is_active || has_changed(&row, &newer)) =>
-            {
-                row = newer;
-                std::thread::sleep(RETRY_INTERVAL);
-            }
-            _ => break (report, failure),
-        }
-    };
-    let is_older = matches!(failure, Some(ThreadStoreError::Older { .. }));
-    let problem = failure.map(|error| error.to_string());
-    // One that is at work, or was ended by force, has not signed its last lines.
-    let is_whole = match report.status {
-        TranscriptStatus::Valid => true,
-        TranscriptStatus::Tampered => false,
-        TranscriptStatus::Truncated => index.is_active(&row),
-        TranscriptStatus::UnsignedTail | TranscriptStatus::Unsigned => {
-            !matches!(row.status, ThreadStatus::Completed | ThreadStatus::Error | ThreadStatus::Suspended)
-        }
-    };
-    let state = match (&problem, report.status) {
-        (Some(_), _) if is_older => "older",
-        (Some(_), _) => "forged",
-        (None, TranscriptStatus::Valid) if is_rebuilt => "rebuilt",
-        (None, TranscriptStatus::Valid) => "valid",
-        (None, TranscriptStatus::Tampered) => "tampered",
-        (None, TranscriptStatus::Truncated) => "cut",
-        (None, TranscriptStatus::UnsignedTail) => "unsigned_tail",
-        (None, TranscriptStatus::Unsigned) => "unsigned",
-    };
-    let is_bad = !is_whole || problem.is_some();
-    ThreadCheck { id, directive, state, is_bad, report: Some(report), problem }
-}
-
-/// Whether a thread has continued between two looks.
-fn has_changed(before: &ThreadRow, now: &ThreadRow) -> bool {
-    before.transcript_head != now.transcript_head || before.status != now.status
-}
-
 /// Folders of threads that the registry does not know.
 fn unregistered_threads(index: &ThreadIndex, rows: &[ThreadRow]) -> Vec<ThreadCheck> {
     let known: BTreeSet<&str> = rows.iter().map(|row| row.id.as_str()).collect();
@@ -211,20 +111,6 @@ fn unregistered_threads(index: &ThreadIndex, rows: &[ThreadRow]) -> Vec<ThreadCh
             problem: Some("the registry has no such thread".to_owned()),
         })
         .collect()
-}
-
-fn to_value(check: &ThreadCheck) -> Value {
-    let mut value = json!({
-        "thread_id": check.id,
-        "directive": check.directive,
-        "state": check.state,
-        "is_bad": check.is_bad,
-        "problem": check.problem,
-    });
-    if let (Value::Object(map), Some(report)) = (&mut value, &check.report) {
-        map.insert("transcript".to_owned(), json!(report));
-    }
-    value
 }
 
 fn print_checks(context: &CommandContext, all: &[ThreadCheck]) -> CommandResult {

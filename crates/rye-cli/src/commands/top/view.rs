@@ -1,0 +1,387 @@
+//! What `rye top` shows: pure, from the threads as they stand to cells of a screen, and from keys to what is to be done.
+
+use ratatui::Frame;
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Modifier, Style};
+use ratatui::text::Line;
+use ratatui::widgets::{Block, Paragraph, Row, Table, TableState, Wrap};
+use rye_agent::money::Nanos;
+use rye_agent::store::Approval;
+use rye_agent::threads::ApprovalText;
+use rye_agent::views::{LiveFilter, LiveRow, LiveThreads};
+use rye_item::text::one_line;
+
+use crate::live::format::{format_count, format_money, truncate};
+use crate::live::view::{status_label, status_mark};
+
+/// Rows that are worked out; nobody scrolls further.
+const MAX_ROWS: usize = 2000;
+
+/// What is shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TopPage {
+    /// Threads, each tree below its root.
+    #[default]
+    Threads,
+    /// Questions.
+    Approvals,
+    /// What directives have cost.
+    Cost,
+}
+
+/// What a key asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TopAction {
+    /// Nothing, or only another picture.
+    None,
+    /// To leave.
+    Quit,
+    /// To answer the question with this id.
+    Answer {
+        /// The question.
+        id: String,
+        /// Yes or no.
+        is_approved: bool,
+    },
+    /// To end this thread.
+    Cancel(String),
+}
+
+/// One line of the list of threads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TopThread {
+    /// Its name.
+    pub id: String,
+    cells: [String; 7],
+}
+
+/// The state of the screen.
+#[derive(Debug, Default)]
+pub struct TopView {
+    page: TopPage,
+    threads: Vec<TopThread>,
+    questions: Vec<Approval>,
+    costs: Vec<[String; 3]>,
+    summary: String,
+    selected: TableState,
+    /// What `y` would do.
+    pending: Option<(TopAction, String)>,
+    /// What became of the last action, or what went wrong.
+    pub message: String,
+    is_read_only: bool,
+}
+
+fn cells(row: &LiveRow) -> [String; 7] {
+    let thread = &row.row;
+    let depth = usize::try_from(thread.depth).unwrap_or(0).min(12);
+    let turns = match thread.limits.turns {
+        Some(max) => format!("{}/{max}", thread.cost.turns),
+        None => format_count(thread.cost.turns),
+    };
+    let spend = match row.ledger.caps.spend {
+        Some(max) => format!("{} of {}", format_money(row.ledger.subtree_spend), format_money(max)),
+        None => format_money(row.ledger.subtree_spend),
+    };
+    let state = format!("{} {}", status_mark(row.status).0, status_label(row.status));
+    [
+        format!("{}{}", "  ".repeat(depth), truncate(&thread.directive, 40)),
+        state,
+        turns,
+        spend,
+        row.current_tool.clone().map(|tool| one_line(&tool)).unwrap_or_default(),
+        row.attention.join(", "),
+        thread.id.to_string(),
+    ]
+}
+
+/// Threads with those they started below them; trees with something that needs attention first.
+fn in_trees(live: &LiveThreads) -> Vec<TopThread> {
+    let all = LiveFilter::default();
+    let mut rows: Vec<&LiveRow> = live.rows(&all).take(MAX_ROWS).collect();
+    // Within a tree in the order they were made, which puts each thread behind the one that started it.
+    rows.reverse();
+    let mut trees: Vec<(bool, Vec<&LiveRow>)> = Vec::new();
+    let mut known = std::collections::HashMap::new();
+    for row in rows {
+        let at = *known.entry(&row.root).or_insert_with(|| {
+            trees.push((false, Vec::new()));
+            trees.len() - 1
+        });
+        let needs_attention = row.attention.iter().any(|word| *word != "failed");
+        trees[at].0 |= needs_attention || row.status == "running";
+        trees[at].1.push(row);
+    }
+    trees.reverse();
+    trees.sort_by_key(|(is_first, _)| !is_first);
+    let threads = trees.into_iter().flat_map(|(_, rows)| rows);
+    threads.map(|row| TopThread { id: row.row.id.to_string(), cells: cells(row) }).collect()
+}
+
+impl TopView {
+    /// An empty screen.
+    #[must_use]
+    pub fn new(is_read_only: bool) -> Self {
+        Self { is_read_only, ..Self::default() }
+    }
+
+    /// Takes over how threads stand.
+    pub fn update(&mut self, live: Option<&LiveThreads>) {
+        let Some(live) = live else {
+            self.summary = "no threads here yet: rye run DIRECTIVE starts one".to_owned();
+            return;
+        };
+        self.threads = in_trees(live);
+        self.questions = live.questions().values().cloned().collect();
+        self.questions.sort_by_key(|question| question.at_ms);
+        let counts: Vec<String> =
+            live.counts().iter().map(|(status, count)| format!("{count} {}", status_label(status))).collect();
+        self.summary = counts.join(" · ");
+        let mut sums: std::collections::BTreeMap<String, (u64, Nanos)> = std::collections::BTreeMap::new();
+        for row in live.rows(&LiveFilter::default()) {
+            let sum = sums.entry(row.row.directive.clone()).or_default();
+            *sum = (sum.0 + 1, sum.1.plus(row.row.cost.spend));
+        }
+        let mut sums: Vec<(String, (u64, Nanos))> = sums.into_iter().collect();
+        sums.sort_by_key(|(_, (_, spend))| std::cmp::Reverse(*spend));
+        let rows = sums.into_iter().take(MAX_ROWS);
+        self.costs = rows
+            .map(|(name, (threads, spend))| [truncate(&name, 60), format_count(threads), format_money(spend)])
+            .collect();
+        self.clamp();
+    }
+
+    fn len(&self) -> usize {
+        match self.page {
+            TopPage::Threads => self.threads.len(),
+            TopPage::Approvals => self.questions.len(),
+            TopPage::Cost => self.costs.len(),
+        }
+    }
+
+    fn clamp(&mut self) {
+        let last = self.len().checked_sub(1);
+        self.selected.select(last.map(|last| self.selected.selected().unwrap_or(0).min(last)));
+    }
+
+    fn step(&mut self, by: isize) {
+        let at = self.selected.selected().unwrap_or(0).saturating_add_signed(by);
+        self.selected.select(Some(at));
+        self.clamp();
+    }
+
+    /// The question that is selected, as it was shown.
+    #[must_use]
+    pub fn question(&self, id: &str) -> Option<&Approval> {
+        self.questions.iter().find(|question| question.id == id)
+    }
+
+    /// What a key asks for.
+    pub fn handle_key(&mut self, key: KeyEvent) -> TopAction {
+        if key.kind == KeyEventKind::Release {
+            return TopAction::None;
+        }
+        if key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL) {
+            return TopAction::Quit;
+        }
+        if let Some((action, _)) = self.pending.take() {
+            return if key.code == KeyCode::Char('y') { action } else { TopAction::None };
+        }
+        self.message.clear();
+        match key.code {
+            KeyCode::Char('q') | KeyCode::Esc => return TopAction::Quit,
+            KeyCode::Up | KeyCode::Char('k') => self.step(-1),
+            KeyCode::Down | KeyCode::Char('j') => self.step(1),
+            KeyCode::PageUp => self.step(-20),
+            KeyCode::PageDown => self.step(20),
+            KeyCode::Tab => {
+                self.page = match self.page {
+                    TopPage::Threads => TopPage::Approvals,
+                    TopPage::Approvals => TopPage::Cost,
+                    TopPage::Cost => TopPage::Threads,
+                };
+                self.selected.select(Some(0));
+                self.clamp();
+            }
+            KeyCode::Char(key @ ('a' | 'd')) if self.page == TopPage::Approvals => self.ask(key == 'a'),
+            KeyCode::Char('c') if self.page == TopPage::Threads => {
+                let thread = self.selected.selected().and_then(|at| self.threads.get(at));
+                if let Some(id) = thread.map(|thread| thread.id.clone()) {
+                    let text = format!("end {id}? y confirms");
+                    self.propose(TopAction::Cancel(id), text);
+                }
+            }
+            _ => {}
+        }
+        TopAction::None
+    }
+
+    fn ask(&mut self, is_approved: bool) {
+        let question = self.selected.selected().and_then(|at| self.questions.get(at));
+        let Some(id) = question.map(|question| question.id.clone()) else { return };
+        let word = if is_approved { "approve" } else { "deny" };
+        self.propose(TopAction::Answer { id, is_approved }, format!("{word} this? y confirms"));
+    }
+
+    fn propose(&mut self, action: TopAction, text: String) {
+        match self.is_read_only {
+            true => "nothing can be changed: started with --read-only".clone_into(&mut self.message),
+            false => self.pending = Some((action, text)),
+        }
+    }
+
+    /// Draws the screen. Meaning is never in colour alone: words and marks carry it.
+    pub fn draw(&mut self, frame: &mut Frame<'_>) {
+        let [head, body, foot] =
+            Layout::vertical([Constraint::Length(1), Constraint::Min(1), Constraint::Length(1)])
+                .areas(frame.area());
+        let tab = |page: TopPage, name: &str| match self.page == page {
+            true => format!("[{name}]"),
+            false => format!(" {name} "),
+        };
+        let asked = format!("Approvals {}", self.questions.len());
+        let tabs =
+            [tab(TopPage::Threads, "Threads"), tab(TopPage::Approvals, &asked), tab(TopPage::Cost, "Cost")];
+        frame.render_widget(Line::from(format!("rye top  {}  {}", tabs.concat(), self.summary)), head);
+        match self.page {
+            TopPage::Threads => self.draw_threads(frame, body),
+            TopPage::Approvals => self.draw_approvals(frame, body),
+            TopPage::Cost => self.draw_cost(frame, body),
+        }
+        let keys = match self.page {
+            TopPage::Threads => "↑↓ select · c cancel · tab next · q quit",
+            TopPage::Approvals => "↑↓ select · a approve · d deny · tab next · q quit",
+            TopPage::Cost => "↑↓ select · tab next · q quit",
+        };
+        let text = match (&self.pending, self.message.is_empty()) {
+            (Some((_, text)), _) => text.clone(),
+            (None, false) => self.message.clone(),
+            (None, true) => keys.to_owned(),
+        };
+        frame.render_widget(Line::from(text), foot);
+    }
+
+    fn draw_threads(&mut self, frame: &mut Frame<'_>, area: Rect) {
+        let widths = [
+            Constraint::Fill(3),
+            Constraint::Length(13),
+            Constraint::Length(7),
+            Constraint::Length(18),
+            Constraint::Fill(1),
+            Constraint::Length(12),
+            Constraint::Length(19),
+        ];
+        let rows = self.threads.iter().map(|thread| Row::new(thread.cells.clone()));
+        let titles = ["directive", "status", "turns", "spend", "tool", "attention", "thread"];
+        let table = selectable(Table::new(rows, widths).header(header(&titles)));
+        frame.render_stateful_widget(table, area, &mut self.selected);
+    }
+
+    fn draw_approvals(&mut self, frame: &mut Frame<'_>, area: Rect) {
+        if self.questions.is_empty() {
+            frame.render_widget(Line::from("no pending approvals"), area);
+            return;
+        }
+        let count = u16::try_from(self.questions.len()).unwrap_or(u16::MAX);
+        let list = count.saturating_add(1).min(area.height / 3).max(2);
+        let [above, below] = Layout::vertical([Constraint::Length(list), Constraint::Min(1)]).areas(area);
+        let rows = self.questions.iter().map(|question| {
+            let text = ApprovalText::new(question, false);
+            Row::new([text.prompt, one_line(&question.kind), question.thread.to_string()])
+        });
+        let widths = [Constraint::Fill(1), Constraint::Length(10), Constraint::Length(19)];
+        let table = Table::new(rows, widths).header(header(&["question", "kind", "thread"]));
+        frame.render_stateful_widget(selectable(table), above, &mut self.selected);
+        let Some(question) = self.selected.selected().and_then(|at| self.questions.get(at)) else { return };
+        let text = ApprovalText::new(question, true);
+        let mut lines = vec![text.prompt.clone()];
+        lines.extend(text.lines());
+        let lines: Vec<Line<'_>> = lines.into_iter().map(Line::from).collect();
+        let block = Block::bordered().title("the exact call");
+        frame.render_widget(Paragraph::new(lines).wrap(Wrap { trim: false }).block(block), below);
+    }
+
+    fn draw_cost(&mut self, frame: &mut Frame<'_>, area: Rect) {
+        let rows = self.costs.iter().map(|cells| Row::new(cells.clone()));
+        let widths = [Constraint::Fill(1), Constraint::Length(10), Constraint::Length(14)];
+        let table = Table::new(rows, widths).header(header(&["directive", "threads", "spend"]));
+        frame.render_stateful_widget(selectable(table), area, &mut self.selected);
+    }
+}
+
+fn header<'a>(names: &[&'a str]) -> Row<'a> {
+    Row::new(names.to_vec()).style(Style::new().add_modifier(Modifier::BOLD))
+}
+
+fn selectable(table: Table<'_>) -> Table<'_> {
+    table.row_highlight_style(Style::new().add_modifier(Modifier::REVERSED)).highlight_symbol("> ")
+}
+
+#[cfg(test)]
+mod tests {
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+    use rye_agent::thread_id::ThreadId;
+    use serde_json::json;
+
+    use super::*;
+
+    fn screen(view: &mut TopView) -> String {
+        let mut terminal = Terminal::new(TestBackend::new(80, 14)).expect("a terminal");
+        terminal.draw(|frame| view.draw(frame)).expect("drawn");
+        terminal.backend().to_string()
+    }
+
+    fn press(view: &mut TopView, code: KeyCode) -> TopAction {
+        view.handle_key(KeyEvent::new(code, KeyModifiers::NONE))
+    }
+
+    fn view_with_question(is_read_only: bool) -> TopView {
+        let mut view = TopView::new(is_read_only);
+        view.questions.push(Approval {
+            id: "q1".to_owned(),
+            thread: ThreadId::parse("thread-000000000001").expect("an id"),
+            kind: "tool".to_owned(),
+            prompt: "run team/deploy".to_owned(),
+            reason: "it is risky".to_owned(),
+            at_ms: 1,
+            detail: json!({"action": {"params": {"target": "production\u{1b}[31m"}}}),
+        });
+        view
+    }
+
+    #[test]
+    fn questions_are_shown_whole_and_answered_twice_confirmed() {
+        let mut view = view_with_question(false);
+        assert_eq!(press(&mut view, KeyCode::Tab), TopAction::None);
+        let shown = screen(&mut view);
+        for word in ["[Approvals 1]", "run team/deploy", "it is risky", "production\\u{1b}[31m"] {
+            assert!(shown.contains(word), "{word}:\n{shown}");
+        }
+        assert_eq!(press(&mut view, KeyCode::Char('a')), TopAction::None);
+        assert!(screen(&mut view).contains("approve this? y confirms"));
+        assert_eq!(press(&mut view, KeyCode::Char('n')), TopAction::None);
+        assert_eq!(press(&mut view, KeyCode::Char('d')), TopAction::None);
+        let answer = TopAction::Answer { id: "q1".to_owned(), is_approved: false };
+        assert_eq!(press(&mut view, KeyCode::Char('y')), answer);
+    }
+
+    #[test]
+    fn read_only_changes_nothing() {
+        let mut view = view_with_question(true);
+        press(&mut view, KeyCode::Tab);
+        press(&mut view, KeyCode::Char('a'));
+        assert!(screen(&mut view).contains("started with --read-only"));
+        assert_eq!(press(&mut view, KeyCode::Char('y')), TopAction::None);
+    }
+
+    #[test]
+    fn empty_place_is_drawn_and_left() {
+        let mut view = TopView::new(false);
+        view.update(None);
+        assert!(screen(&mut view).contains("no threads here yet"));
+        assert_eq!(press(&mut view, KeyCode::Char('q')), TopAction::Quit);
+        let interrupt = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
+        assert_eq!(view.handle_key(interrupt), TopAction::Quit);
+    }
+}
