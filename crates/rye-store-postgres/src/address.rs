@@ -129,7 +129,7 @@ impl PostgresAddress {
     /// The same, with the server's certificate checked against those in this file.
     #[must_use]
     pub fn with_certificates(self, file: PathBuf) -> Self {
-        Self { certificates: Some(file), ..self }
+        Self { certificates: Some(file), tls: Arc::default(), ..self }
     }
 
     /// The schema.
