@@ -19,7 +19,7 @@ function nameCell(by, name) {
 
 const budgetView = (budget) => {
   const words = `${money(budget.used)} of ${money(budget.limit)}${budget.reserved > 0 ? `, ${money(budget.reserved)} reserved` : ''}`;
-  return h('div.budget', null, h('div', null, h('strong', budget.budget), h('span.muted', ` ${budget.scope} · each ${budget.period}`)), h('span.number', words),
+  return h('div.budget', null, h('strong', budget.budget), h('span.number', words),
     bar(budget.used, budget.limit, { label: budget.budget, reserved: budget.reserved, words }), h('span.meta', `until ${clock(budget.ends_at)}${budget.ahead > 0 ? ` · ${money(budget.ahead)} ahead` : ''}`));
 };
 
