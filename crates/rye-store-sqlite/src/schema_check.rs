@@ -57,7 +57,6 @@ fn schema_objects(connection: &Connection) -> Result<SchemaObjects, DbError> {
 }
 
 /// The schema of a new database of `version`, with the columns and indexes that settings added to the ledger of `found`.
-#[expect(clippy::disallowed_methods, reason = "an empty database in memory, to compare with")]
 fn expected_objects(found: &Connection, version: i64) -> Result<SchemaObjects, DbError> {
     let own = Connection::open_in_memory()?;
     schema::create_tables(&own, 0, version)?;

@@ -265,13 +265,11 @@ impl ThreadStore for SqliteStore {
     }
 
     fn last_position(&self) -> StoreFuture<'_, Option<u64>> {
-        self.reading(|connection| queries::last_position(connection).map(Some))
+        self.reading(|connection, _| queries::last_position(connection).map(Some))
     }
 
     fn changed_since(&self, position: u64, max_records: u64) -> StoreFuture<'_, Option<ChangedThreads>> {
-        self.reading(move |connection| {
-            queries::changed_since(connection, &self.shared.seal, position, max_records)
-        })
+        self.reading(move |connection, seal| queries::changed_since(connection, seal, position, max_records))
     }
 
     fn data_version(&self) -> StoreFuture<'_, i64> {

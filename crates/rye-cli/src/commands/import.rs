@@ -284,6 +284,7 @@ fn to_value(
 }
 
 /// What an import came to.
+#[derive(Clone, Copy)]
 struct Outcome<'a> {
     is_written: bool,
     bundle: Option<&'a str>,

@@ -397,7 +397,7 @@ fn plugins_elsewhere_are_fetched_by_name() {
         {"name": "forms", "source": {"source": "git-subdir", "url": address, "path": ".claude/skills/pdf", "sha": commit("", "")}},
         {"name": "gone", "source": {"source": "url", "url": "git+file:///nowhere/at-all"}},
     ]});
-    user.context.write("project/market/.claude-plugin/marketplace.json", &marketplace.to_string());
+    user.context.write("project/market/.claude-plugin/marketplace.json", marketplace.to_string());
     let run = user.run(["import", "market"]);
     assert!(
         run.exit != 0 && run.stderr.contains("--fetch forms") && run.stderr.contains("--fetch NAME"),

@@ -203,7 +203,7 @@ pub(super) async fn answer(
         let question = state.run_quick(move || record_answer(&inner, &id, body)).await?;
         let (resumed, note) = match ends {
             true => end_thread(&state, &question, reason).await?,
-            false => go_on(&state, &question).await?,
+            false => resume_after_answer(&state, &question).await?,
         };
         let mut data = json!({
             "approved": is_approved, "answered": [question.id], "thread_id": question.thread, "resumed": resumed,
@@ -277,24 +277,25 @@ async fn end_thread(
 }
 
 /// Lets a thread that was suspended for an answer go on: where a thread above it runs, or here.
-async fn go_on(state: &UiState, question: &Approval) -> Result<(bool, Option<String>)> {
+async fn resume_after_answer(state: &UiState, question: &Approval) -> Result<(bool, Option<String>)> {
     let (id, by) = (question.thread.clone(), state.owner.clone());
-    let outcome = state.with_threads(move |threads| async move { go_on_with(&threads, &id, by).await }).await;
+    let outcome =
+        state.with_threads(move |threads| async move { resume_if_ready(&threads, &id, by).await }).await;
     match outcome {
         Ok(outcome) => Ok(outcome),
-        // The process that has it goes on with it.
+        // The process that has it resumes it.
         Err(error) if error.code == Code::ThreadHeld => Ok((true, None)),
-        // The answer stands; why the thread does not go on is for the person to read.
+        // The answer stands; why the thread does not resume is for the person to read.
         Err(error) => Ok((false, Some(error.message))),
     }
 }
 
-async fn go_on_with(threads: &Threads, id: &ThreadId, by: String) -> Result<(bool, Option<String>)> {
+async fn resume_if_ready(threads: &Threads, id: &ThreadId, by: String) -> Result<(bool, Option<String>)> {
     let store = threads.store();
     let Some(row) = store.thread(id)?.filter(|row| row.status == ThreadStatus::Suspended) else {
         return Ok((true, None));
     };
-    let open = threads.open_approvals(id)?;
+    let open = threads.open_approvals(id).await?;
     if open.iter().any(|question| question.thread == row.id) {
         return Ok((false, Some("it needs another answer before it resumes".to_owned())));
     }

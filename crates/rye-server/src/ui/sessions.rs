@@ -255,7 +255,7 @@ mod tests {
         };
         let sessions = open(true);
         let code = sessions.new_code().expect("a code");
-        let (token, _) = sessions.exchange(&code).ok().expect("a session");
+        let Ok((token, _)) = sessions.exchange(&code) else { panic!("no session") };
         assert!(sessions.exchange(&code).is_err(), "used");
         assert!(sessions.find(&token).is_some());
         assert!(sessions.find("other").is_none());

@@ -338,8 +338,11 @@ struct GitFile {
     is_executable: bool,
 }
 
+/// The files of a tree, and what was left out of it with the reason.
+type TreeListing = (Vec<GitFile>, Vec<(String, LeftOutReason)>);
+
 /// The plain files of the source's folder, as if they lay below `.ai`, and what is left out.
-fn list_tree(git: &GitCommand<'_>, commit: &str) -> Result<(Vec<GitFile>, Vec<(String, LeftOutReason)>)> {
+fn list_tree(git: &GitCommand<'_>, commit: &str) -> Result<TreeListing> {
     let mut arguments = vec![GIT_DIRECTORY, "ls-tree", "-r", "-z", "-l", "--full-tree", commit, "--"];
     arguments.extend(git.source.path.as_deref());
     let output = git.run_checked(GitAccess::Local, &arguments, Vec::new(), MAX_LIST_BYTES)?;
