@@ -536,7 +536,8 @@ fn resolve_capabilities(family: &InheritedContext, request: &ThreadRequest) -> R
     let own = Capabilities::from_directive(family.permissions.as_ref())
         .map_err(|error| Error::new(Code::Invalid, error.to_string()).for_item(&request.directive))?;
     Ok(match &request.parent {
-        Some(parent) if own.is_empty() => parent.spec.instance.capabilities.clone(),
+        // One that states no permissions has its parent's; one that states none of them has none.
+        Some(parent) if family.permissions.is_none() => parent.spec.instance.capabilities.clone(),
         Some(parent) => own.attenuate(&parent.spec.instance.capabilities),
         None => own,
     })

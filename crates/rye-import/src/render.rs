@@ -85,7 +85,10 @@ pub(crate) fn directive(page: &DirectivePage<'_>, provenance: &mut Provenance) -
     if let Some(turns) = page.turns {
         xml.push_str(&format!("    <limits turns=\"{turns}\" />\n"));
     }
-    if !page.tools.is_empty() {
+    if page.tools.is_empty() {
+        // Without the tag a child would have all that its parent has.
+        xml.push_str("    <permissions></permissions>\n");
+    } else {
         xml.push_str("    <permissions>\n      <execute>\n");
         for tool in page.tools {
             xml.push_str(&format!("        <tool>{}</tool>\n", escape(tool)));

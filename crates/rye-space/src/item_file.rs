@@ -49,6 +49,9 @@ impl OtherLanguage {
     }
 }
 
+/// Statements of Python that are one word and a colon.
+const PYTHON_BLOCKS: [&str; 3] = ["try", "else", "finally"];
+
 /// Whether what was read without a problem holds one of these keys.
 fn states(parsed: &ParsedItem, keys: &[&str]) -> bool {
     parsed.problems.is_empty() && keys.iter().any(|key| parsed.fields.contains_key(*key))
@@ -260,7 +263,12 @@ impl ItemFile {
             return false;
         }
         let parsed = parse::parse(Parser::Yaml, ".yaml", &self.covered_form());
-        parsed.problems.is_empty() && !parsed.fields.is_empty()
+        // A line such as `echo '{"a": 1}'` is a key and a value as well, but not of any config.
+        let is_setting = |key: &String| {
+            let is_word = |character: char| character.is_ascii_alphanumeric() || "_-".contains(character);
+            key.chars().all(is_word) && !PYTHON_BLOCKS.contains(&key.as_str())
+        };
+        parsed.problems.is_empty() && parsed.fields.keys().any(is_setting)
     }
 
     /// Why the extension decides what the text means, although no signature covers it.

@@ -69,8 +69,7 @@ impl ThreadRuntime {
                 () = tokio::time::sleep_until(next) => {}
             }
             // The message and the limits were given with the first attempt.
-            let again =
-                ResumeOptions { by: options.by.clone(), bounds: options.bounds, ..ResumeOptions::default() };
+            let again = ResumeOptions { limits: serde_json::Map::new(), message: None, ..options.clone() };
             finished = self.resume(id, &again, CancelSignal::default()).await?.finished().await;
             attempts += 1;
         }

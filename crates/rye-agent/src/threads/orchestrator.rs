@@ -165,7 +165,9 @@ impl Orchestrator {
                     }
                 };
                 let message = text("message").map(str::to_owned);
-                let options = ResumeOptions { limits, message, by, bounds };
+                let is_unattended =
+                    matches!(caller, OperationCaller::User { policy, .. } if !policy.can_raise_limits);
+                let options = ResumeOptions { limits, message, by, bounds, is_unattended };
                 let is_handoff = operation == "handoff_thread";
                 let wait = self.parse_availability(caller, params)?;
                 runtime.continue_thread(&row, options, is_handoff, wait, cancel_token).await

@@ -31,6 +31,8 @@ pub struct ResumeOptions {
     pub by: String,
     /// What a thread that lets another continue may itself use: no more is given.
     pub bounds: Option<ThreadLimits>,
+    /// Whether a program resumes it whose user was not asked: it answers no question, not even that for more.
+    pub is_unattended: bool,
 }
 
 impl Threads {
@@ -159,6 +161,11 @@ impl ThreadRuntime {
                 (Some(answer), _) => answer,
                 // The person who resumes it, with more or without, has answered.
                 (None, ApprovalKind::Limit) => {
+                    if options.is_unattended {
+                        return Err(approval_needed_error(id, &request.prompt));
+                    }
+                    // An answer that cannot be used is not recorded: it would stand in the way of every later one.
+                    apply_limit_changes(&limits, &options.limits)?;
                     let answer = ApprovalDecision {
                         approved: true,
                         message: None,

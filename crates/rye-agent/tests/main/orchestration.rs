@@ -186,7 +186,8 @@ async fn raised_spawn_limit_allows_more_children() {
     let stopped = space.run(&threads, "team/parent", Map::new()).await;
     assert_eq!(stopped.outcome.status, ThreadStatus::Suspended, "{:?}", stopped.outcome);
     let limits = json!({"spawns": "+1", "turns": "+5"}).as_object().cloned().unwrap_or_default();
-    let options = ResumeOptions { limits, message: None, by: "a user".to_owned(), bounds: None };
+    let options =
+        ResumeOptions { limits, message: None, by: "a user".to_owned(), ..ResumeOptions::default() };
     let started =
         threads.resume(&stopped.thread_id, &options, CancelSignal::default()).await.expect("resumed");
     let finished = started.finished().await.expect("finished");

@@ -28,7 +28,7 @@ fn bash_call(command: &str) -> FakeReply {
 
 fn resume_options(limits: &Value) -> ResumeOptions {
     let limits = limits.as_object().cloned().unwrap_or_default();
-    ResumeOptions { limits, message: None, by: "a user".to_owned(), bounds: None }
+    ResumeOptions { limits, message: None, by: "a user".to_owned(), ..ResumeOptions::default() }
 }
 
 fn request(id: &str) -> ThreadRequest {
@@ -88,8 +88,8 @@ async fn raised_limit_resumes_in_another_process() {
         assert_eq!(threads.store().ledger(&id).expect("a row").actual_spend, finished.cost.spend);
         let story = space.significant_events();
         let end: Vec<&str> = story.iter().rev().take(5).rev().map(String::as_str).collect();
-        let goes_on = ["human_approval_response", "thread_resumed", "cognition_out", "thread_completed"];
-        assert_eq!((end[0], &end[1..]), ("thread_suspended", &goes_on[..]));
+        let resumed = ["human_approval_response", "thread_resumed", "cognition_out", "thread_completed"];
+        assert_eq!((end[0], &end[1..]), ("thread_suspended", &resumed[..]));
         assert_valid(&space, &threads, &id);
         let again = threads
             .resume(&id, &resume_options(&json!({})), CancelSignal::default())
@@ -97,6 +97,33 @@ async fn raised_limit_resumes_in_another_process() {
             .expect_err("it has ended");
         assert_eq!(again.code, Code::ThreadEnded);
     }
+}
+
+#[tokio::test]
+async fn unusable_limits_leave_the_thread_resumable() {
+    let model = expensive_model();
+    let (space, id) = suspend_at_limit(&model, "openai").await;
+    let threads = space.threads();
+    for limits in [json!({"turns": "none"}), json!({"spend": "+much"}), json!({"walks": 3})] {
+        let refused = threads.resume(&id, &resume_options(&limits), CancelSignal::default()).await;
+        assert_eq!(refused.expect_err("refused").code, Code::InvalidArgument, "{limits}");
+    }
+    let finished = resume_to_end(&threads, &id, &resume_options(&json!({"spend": "+1"}))).await;
+    assert_eq!(finished.outcome.status, ThreadStatus::Completed, "{:?}", finished.outcome);
+}
+
+#[tokio::test]
+async fn unattended_resume_answers_no_question() {
+    let model = expensive_model();
+    let (space, id) = suspend_at_limit(&model, "openai").await;
+    let threads = space.threads();
+    let options = ResumeOptions { is_unattended: true, ..resume_options(&json!({})) };
+    let refused =
+        threads.resume(&id, &options, CancelSignal::default()).await.expect_err("a person is asked");
+    assert_eq!(refused.code, Code::PermissionDenied);
+    assert!(!space.significant_events().contains(&"human_approval_response".to_owned()));
+    let finished = resume_to_end(&threads, &id, &resume_options(&json!({"spend": "+1"}))).await;
+    assert_eq!(finished.outcome.status, ThreadStatus::Completed, "{:?}", finished.outcome);
 }
 
 #[tokio::test]

@@ -73,7 +73,11 @@ fn agents_become_directives_with_limits() {
         )
     );
     let all = directive::parse(&item(&plan, "directive:agents/all").text);
-    assert_eq!(all.fields.get("permissions").and_then(|grants| grants.as_array()).map_or(0, Vec::len), 0);
+    assert_eq!(
+        all.fields["permissions"].as_array().map(Vec::len),
+        Some(0),
+        "no tag would mean all of the parent's"
+    );
     for part in ["no `tools` declared", "`permissionMode` has no meaning", "read by line", "`Grep` is denied"]
     {
         assert!(words(&plan).contains(part), "{part}: {}", words(&plan));

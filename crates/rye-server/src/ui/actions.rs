@@ -68,7 +68,7 @@ pub(super) async fn resume(
 async fn resume_thread(state: &UiState, id: &str, request: Request) -> Result<Response> {
     let body: ResumeRequest = read_json(request).await?;
     let (limits, message) = (check_limits(body.limits)?, check_message(body.message)?);
-    let options = ResumeOptions { limits, message, by: state.owner.clone(), bounds: None };
+    let options = ResumeOptions { limits, message, by: state.owner.clone(), ..ResumeOptions::default() };
     let id = parse_id(id)?;
     resume_with(state, id, options).await
 }

@@ -228,7 +228,8 @@ fn resume_here(
     limits: Map<String, Value>,
     message: Option<String>,
 ) -> CommandResult {
-    let changes = ResumeOptions { limits, message, by: context.settings.owner.clone(), bounds: None };
+    let changes =
+        ResumeOptions { limits, message, by: context.settings.owner.clone(), ..ResumeOptions::default() };
     let id = row.id.clone();
     let output = context.output;
     let result = runner::drive(context, resume_view(row), async move |threads, signal| {

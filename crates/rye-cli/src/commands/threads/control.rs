@@ -74,7 +74,7 @@ pub fn resume(context: CommandContext, arguments: &ResumeArguments) -> CommandRe
         limits,
         message: arguments.message.clone(),
         by: context.settings.owner.clone(),
-        bounds: None,
+        ..ResumeOptions::default()
     };
     let id = row.id.clone();
     let options = DriveOptions { retries_provider: arguments.when_available };
