@@ -113,12 +113,12 @@ pub fn wait_for_io(child: &mut std::process::Child, calls: u64) {
         Some(value("syscr:")? + value("syscw:")?)
     };
     // What cannot be read belongs to a process that has ended; one that only waits makes no more of them.
-    let (mut last, mut since) = (0, std::time::Instant::now());
+    let (mut last, mut since) = (0, Instant::now());
     while let Some(count) = count().filter(|count| *count < calls) {
         if count != last {
-            (last, since) = (count, std::time::Instant::now());
+            (last, since) = (count, Instant::now());
         }
-        let is_idle = since.elapsed() > std::time::Duration::from_millis(200);
+        let is_idle = since.elapsed() > Duration::from_millis(200);
         if is_idle || !child.try_wait().is_ok_and(|status| status.is_none()) {
             return;
         }
