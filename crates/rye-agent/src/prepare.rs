@@ -478,7 +478,7 @@ struct InheritedContext {
     suppress: Vec<String>,
 }
 
-/// Follows `extends` to its root; context comes root first, permissions from the nearest that has any.
+/// Follows `extends` to its root; context comes root first, permissions from the nearest that states them.
 fn inherit_context(engine: &Engine, item: &ItemRef, directive: &LoadedDirective) -> Result<InheritedContext> {
     let mut chain: Vec<Map<String, Value>> = vec![directive.fields.clone()];
     let mut seen = vec![item.id.to_string()];
@@ -496,9 +496,7 @@ fn inherit_context(engine: &Engine, item: &ItemRef, directive: &LoadedDirective)
         chain.push(execute::directive_fields(engine, &reference)?);
         seen.push(parent);
     }
-    let nearest = chain.iter().find(|fields| {
-        fields.get("permissions").and_then(Value::as_array).is_some_and(|list| !list.is_empty())
-    });
+    let nearest = chain.iter().find(|fields| fields.get("permissions").is_some_and(Value::is_array));
     let permissions = nearest.and_then(|fields| fields.get("permissions").cloned());
     let acknowledged = nearest.map(|fields| list_field(fields, "acknowledged_risks")).unwrap_or_default();
     let mut family = InheritedContext {
@@ -531,7 +529,7 @@ fn inherit_context(engine: &Engine, item: &ItemRef, directive: &LoadedDirective)
     Ok(family)
 }
 
-/// What the directive asks for, narrowed by its parent; a child that asks for nothing has what its parent has.
+/// What the directive asks for, narrowed by its parent; a child that states none has what its parent has.
 fn resolve_capabilities(family: &InheritedContext, request: &ThreadRequest) -> Result<Capabilities> {
     let own = Capabilities::from_directive(family.permissions.as_ref())
         .map_err(|error| Error::new(Code::Invalid, error.to_string()).for_item(&request.directive))?;
