@@ -11,7 +11,7 @@ use crate::status::ThreadStatus;
 use crate::store::{ThreadRow, ThreadStoreError};
 use crate::transcript::{self, TranscriptPosition, TranscriptReport, TranscriptStatus};
 
-/// How often a thread is looked at while it goes on, and how long to wait in between.
+/// How often a thread is looked at while it runs, and how long to wait in between.
 const MAX_ATTEMPTS: u32 = 20;
 const RETRY_INTERVAL: std::time::Duration = std::time::Duration::from_millis(25);
 /// Signers of one transcript that are named.
@@ -83,7 +83,7 @@ impl ThreadCheck {
 }
 
 /// Checks a thread's journal and transcript. What a crash kept from the transcript of an ended thread is written again
-/// from the journal first. It may block for a moment while the thread goes on.
+/// from the journal first. It may block for a moment while the thread runs.
 #[must_use]
 pub fn check_thread(engine: &Engine, index: &ThreadIndex, row: &ThreadRow, now_ms: u64) -> ThreadCheck {
     let own = index.secret.transcript_key().public_key();

@@ -1,4 +1,4 @@
-//! All threads of a place as they stand, kept up to date: whoever shows a list asks here, and the store is read once for
+//! All threads of a place as they stand, kept up to date: every list is made from here, and the store is read once for
 //! all of them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -175,7 +175,7 @@ impl LiveThreads {
 
     fn reload(&mut self) -> Result<LiveChange> {
         self.loaded_at = Instant::now();
-        // The place first: what is written while the rows are read is read once more.
+        // The place first: what is written while the rows are read is read again.
         let position = self.index.store.last_position()?;
         self.is_ordered = position.is_some();
         self.position = position.unwrap_or(0);

@@ -144,7 +144,14 @@ fn documents_about_trust_are_signed_as_nothing_else() {
         ("tools/keys/trusted/two.toml", at("keys/trusted", KEY_TABLE), "an identity document"),
         ("tools/team/two.toml", at("team", KEY_TABLE), "an identity document"),
         ("tools/keys/handovers/two.toml", at("keys/handovers", &handover), "a key hand-over"),
-        ("tools/team/plain.py", format!("fingerprint = \"x\"\n{KEY_TABLE}"), "an identity document"),
+        (
+            "tools/team/two.py",
+            format!(
+                "__version__ = \"1.0.0\"\n__tool_type__ = \"python\"\n__category__ = \"team\"\n__tool_description__ = \"d\"\n\
+                 __executor_id__ = \"rye/core/runtimes/python/script\"\n{KEY_TABLE}"
+            ),
+            "an identity document",
+        ),
         (
             "tools/team/two.yaml",
             "tool_type: x\ndescription: d\nversion: \"1.0.0\"\ncategory: team\nname: two\nbundle: {id: gifts}\nfiles: {}\n"
@@ -159,8 +166,12 @@ fn documents_about_trust_are_signed_as_nothing_else() {
 
 #[test]
 fn source_that_reads_as_config_is_not_signed() {
-    for text in ["category: \"mcp\"\nsign: \"allow\"\n", "{\"category\": \"mcp\", \"sign\": \"allow\"}\n"] {
-        let refusal = sign_refusal("tools/team/plain.py", text);
+    let head = "# version: 1.0.0\n# tool_type: shell\n# executor_id: rye/core/runtimes/bash/bash\n# category: team\n# description: d\n";
+    for text in ["category: mcp\nsign: allow\n", "{\"category\": \"mcp\", \"sign\": \"allow\"}\n"] {
+        let refusal = sign_refusal("tools/team/two.sh", &format!("{head}\n{text}"));
         assert!(refusal.contains("reads as a config as well"), "{refusal}");
     }
+    let user = User::initialized();
+    user.write("tools/team/two.sh", format!("{head}\necho '{{\"deployed\": true}}'\n"));
+    user.ok(["sign", "tool", "team/two"]);
 }

@@ -23,7 +23,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 const IDLE_INTERVAL: Duration = Duration::from_secs(2);
 /// After something was sent: what happens close together is sent together.
 const COALESCE_INTERVAL: Duration = Duration::from_millis(150);
-/// How often it is looked whether there are threads by now.
+/// How often it is looked whether there are threads yet.
 const OPEN_INTERVAL: Duration = Duration::from_secs(1);
 /// Rows in one frame; more are several frames.
 const MAX_FRAME_ROWS: usize = 400;
@@ -122,7 +122,7 @@ impl Watcher {
             }
             looked_at = Some(Instant::now());
             self.look_at_files();
-            // What fails now is tried again; whoever asks gets the reason.
+            // What fails now is tried again; a caller gets the reason.
             if self.refresh().is_ok_and(|has_changed| has_changed) {
                 std::thread::sleep(COALESCE_INTERVAL);
             }

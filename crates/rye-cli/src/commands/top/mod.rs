@@ -132,7 +132,7 @@ fn answer(
     let word = if is_approved { "approved" } else { "denied" };
     Ok(match resumed {
         Ok(_) => format!("{word}; {thread} is resumed"),
-        // It waits for another answer, or the process that has it goes on with it.
+        // It waits for another answer, or the process that has it resumes it.
         Err(error) if error.code == Code::ThreadHeld => word.to_owned(),
         Err(error) => format!("{word}; {}", error.message),
     })

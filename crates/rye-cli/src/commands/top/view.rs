@@ -15,7 +15,7 @@ use rye_item::text::one_line;
 use crate::live::format::{format_count, format_money, truncate};
 use crate::live::view::{status_label, status_mark};
 
-/// Rows that are worked out; nobody scrolls further.
+/// Rows that are worked out; more are not worth scrolling.
 const MAX_ROWS: usize = 2000;
 
 /// What is shown.

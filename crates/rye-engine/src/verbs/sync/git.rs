@@ -276,7 +276,7 @@ pub(super) struct GitTree {
     pub(super) left_out: Vec<(String, LeftOutReason)>,
 }
 
-/// Fetches one commit and writes the plain files of the source's folder; what is no plain file is named and not written.
+/// Fetches one commit and writes the plain files of the source's folder; what is not a plain file is named and not written.
 pub(super) fn fetch_tree(
     engine: &Engine,
     source: &GitSource,
