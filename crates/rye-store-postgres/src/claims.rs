@@ -64,7 +64,7 @@ pub(crate) async fn release(tx: &WriteTx<'_>, id: &ThreadId, claim: Claim) -> Re
     if released == 0 { Err(ThreadStoreError::Fenced(id.clone()).into()) } else { Ok(()) }
 }
 
-/// Writes down why no process goes on with a thread, unless one does by now.
+/// Records why no process runs a thread, unless one does.
 pub(crate) async fn set_note(tx: &mut WriteTx<'_>, id: &ThreadId, reason: &str) -> Result<(), DbError> {
     let (name, reason) = (id.as_str(), to_text(reason));
     let sql = "UPDATE threads SET note = $2 WHERE thread_id = $1 AND pid IS NULL AND completed_at IS NULL";
