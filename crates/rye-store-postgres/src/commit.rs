@@ -170,7 +170,7 @@ pub(crate) fn fence(
 }
 
 impl CommitTarget {
-    /// Puts aside what a call may cost, or says who refuses.
+    /// Reserves what a call may cost, or says who refuses.
     async fn reserve(
         &mut self,
         tx: &WriteTx<'_>,

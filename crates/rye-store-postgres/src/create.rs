@@ -17,7 +17,7 @@ use crate::seal::Seal;
 use crate::waits;
 use crate::writer::{Locks, WriteTx};
 
-/// What is locked for a new thread: the trees of its parent and of the thread it goes on from.
+/// What is locked for a new thread: the trees of its parent and of the thread it continues.
 pub(crate) fn locks(new: &NewThread) -> Locks {
     let threads = new.parent.iter().chain(&new.continuation_of).cloned().collect();
     Locks { threads, scopes: Vec::new() }

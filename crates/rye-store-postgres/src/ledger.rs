@@ -1,4 +1,4 @@
-//! Money and tokens: what is put aside for calls in flight, what was used, on each thread and on every ancestor.
+//! Money and tokens: what is reserved for calls in flight, what was used, on each thread and on every ancestor.
 //!
 //! The rows that the commits of a transaction work on are read once, worked on here, and the differences written back
 //! together: the locks of their trees are held meanwhile.
@@ -401,7 +401,7 @@ impl LedgerDraft {
         Ok(None)
     }
 
-    /// Whether a call was put aside for or made before.
+    /// Whether a call was reserved for or made before.
     pub(crate) fn check_new_call(&self, id: &ThreadId, request: ReserveRequest) -> Result<(), DbError> {
         let call = to_integer(request.call, "a call's number")?;
         to_integer(request.spend.0, "a reservation")?;
@@ -413,7 +413,7 @@ impl LedgerDraft {
         Ok(())
     }
 
-    /// Puts aside what a call may cost, on the thread and every ancestor.
+    /// Reserves what a call may cost, on the thread and every ancestor.
     pub(crate) fn reserve(&mut self, id: &ThreadId, request: ReserveRequest) -> Result<(), DbError> {
         self.check_new_call(id, request)?;
         let spend = to_integer(request.spend.0, "a reservation")?;
@@ -427,7 +427,7 @@ impl LedgerDraft {
         self.apply(delta, delta)
     }
 
-    /// Records what a call did cost, exactly once, and gives back what was put aside. Gives what the thread spent.
+    /// Records what a call did cost, exactly once, and releases what was reserved. Gives what the thread spent.
     pub(crate) fn settle(
         &mut self,
         id: &ThreadId,
@@ -448,7 +448,7 @@ impl LedgerDraft {
             None => KnownCall { reserved: 0, reserved_tokens: 0, is_settled: false },
         };
         let spend = to_integer(settlement.spend.0, "what a call cost")?;
-        // What was put aside is the most that an estimate can come to.
+        // What was reserved is the most that an estimate can come to.
         let spend = if settlement.is_unknown { spend.min(known.reserved) } else { spend };
         let input_tokens = to_integer(settlement.input_tokens, "the tokens of a call")?;
         let output_tokens = to_integer(settlement.output_tokens, "the tokens of a call")?;

@@ -57,7 +57,7 @@ pub(crate) async fn select(db: &Db, options: &PruneOptions) -> Result<Vec<TreeGr
     })
 }
 
-/// Takes these groups out of the database, except those that are in use by now.
+/// Takes these groups out of the database, except those that are in use.
 pub(crate) async fn delete(
     tx: &WriteTx<'_>,
     options: &PruneOptions,

@@ -337,7 +337,7 @@ pub(crate) async fn orphans(
     Ok(found)
 }
 
-/// Whether a thread that goes on by itself has not ended.
+/// Whether a thread that runs by itself has not ended.
 pub(crate) async fn has_detached(db: &Db) -> Result<bool, DbError> {
     db.query_value("SELECT EXISTS (SELECT 1 FROM threads WHERE detached AND completed_at IS NULL)", &[]).await
 }

@@ -512,7 +512,7 @@ impl Writer {
         }
     }
 
-    /// Says what is durable by now.
+    /// Announces what is durable.
     fn announce(&self, changes: &[ThreadChange]) {
         self.shared.version.bump();
         changes.iter().for_each(|change| self.shared.changes.send(change));

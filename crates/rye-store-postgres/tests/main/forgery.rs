@@ -1,4 +1,4 @@
-//! What was changed past the store, or written by a key that does not count, is refused.
+//! What was changed past the store, or written by a key that is not listed, is refused.
 
 use rye_store::{Forgery, ThreadStoreError};
 
