@@ -14,13 +14,14 @@ pub use cache::RedactorCache;
 pub use stream::RedactStream;
 
 mod cache;
+mod encodings;
 mod stream;
 
 /// A value shorter than this is not a secret worth hiding: it would turn up everywhere.
 const MIN_VALUE_LEN: usize = 8;
-/// With more values than this, everything is taken out: the expression must stay small, and a file full of values must not
+/// With more values than this, in all their encodings, everything is taken out: the expression must stay small, and a file full of values must not
 /// keep others from being known. A value that is longer is left to the patterns.
-const MAX_VALUES: usize = 500;
+const MAX_VALUES: usize = 2000;
 const MAX_VALUE_LEN: usize = 4096;
 /// How deep JSON is looked into; below it, everything is taken out.
 const MAX_DEPTH: usize = 128;
@@ -96,22 +97,6 @@ pub struct Redactor {
     values: BTreeMap<String, String>,
 }
 
-/// How a value may stand in a file or a listing: as it is, in one line with escapes, and line by line.
-fn encodings(value: &str) -> Vec<String> {
-    let mut forms = vec![value.to_owned()];
-    if value.contains('\n') {
-        forms.push(value.replace('\n', "\\n"));
-        forms.extend(value.lines().map(|line| line.trim().to_owned()));
-    }
-    // In JSON inside a text.
-    let json = Value::from(value).to_string();
-    let escaped = json.strip_prefix('"').and_then(|json| json.strip_suffix('"')).unwrap_or(&json);
-    if escaped != value && !forms.iter().any(|form| form == escaped) {
-        forms.push(escaped.to_owned());
-    }
-    forms
-}
-
 impl Redactor {
     /// Knows the default shapes, and the values in `environment` whose name `is_secret`.
     #[must_use]
@@ -125,7 +110,7 @@ impl Redactor {
     ) -> Self {
         let mut values = BTreeMap::new();
         for (name, value) in variables.filter(|(name, _)| is_secret(name)) {
-            for form in encodings(value.trim()) {
+            for form in encodings::encodings(value.trim()) {
                 if (MIN_VALUE_LEN..=MAX_VALUE_LEN).contains(&form.len()) {
                     values.insert(form, name.clone());
                 }
@@ -406,6 +391,14 @@ mod tests {
             (&value["other"], &value["text"]),
             (&12.into(), &r#"{"t":"[redacted:API_TOKEN]"}"#.into())
         );
+    }
+
+    #[test]
+    fn escaped_letters_are_redacted() {
+        let environment = BTreeMap::from([("DB_PASSWORD".to_owned(), "éàü-secret-ÿ123".to_owned())]);
+        let redactor = Redactor::new(&environment, |_| true);
+        let text = r#"{"B": "\u00e9\u00e0\u00fc-secret-\u00ff123"} %C3%A9%C3%A0%C3%BC-secret-%C3%BF123"#;
+        assert_eq!(redactor.redact_text(text), r#"{"B": "[redacted:DB_PASSWORD]"} [redacted:DB_PASSWORD]"#);
     }
 
     #[test]

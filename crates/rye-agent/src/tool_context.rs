@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use rye_engine::verbs::execute::{BlockingHook, CallbackProvider};
-use rye_thread::call_hooks::{CallEvent, tool_context};
+use rye_thread::call_hooks::{CallEvent, HookContext, NeededFields};
 use serde_json::{Map, Value};
 
 use crate::action::Action;
@@ -100,7 +100,10 @@ impl FrozenConfig for ThreadSpec {
         let hooks = &self.template.hooks;
         let is_watched = |event: &CallEvent| hooks.has_around(*event);
         [CallEvent::BeforeTool, CallEvent::AfterTool].into_iter().filter(is_watched).find_map(|event| {
-            let context = tool_context(self, cost, "tool", action, &action.params);
+            let of = (action, &action.params);
+            let context = |needed: &NeededFields| {
+                Some(HookContext::of_tool(self, cost, "tool", of, needed).into_fields())
+            };
             let (_, at, _) = hooks.next_around(event, 0, context)?;
             Some(hooks.get(at)?.id.clone())
         })

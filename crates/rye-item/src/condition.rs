@@ -89,12 +89,31 @@ impl Condition {
     /// Whether the condition is true of `document`.
     #[must_use]
     pub fn matches(&self, document: &Value) -> bool {
+        self.matches_with(&|path| resolve_path(document, path))
+    }
+
+    /// Whether the condition is true of what `resolve` finds at its paths.
+    #[must_use]
+    pub fn matches_with<'a>(&self, resolve: &dyn Fn(&str) -> Option<&'a Value>) -> bool {
         match self {
             Self::Always => true,
-            Self::Any(conditions) => conditions.iter().any(|condition| condition.matches(document)),
-            Self::All(conditions) => conditions.iter().all(|condition| condition.matches(document)),
-            Self::Not(condition) => !condition.matches(document),
-            Self::Test { path, test } => test.matches(resolve_path(document, path).unwrap_or(&Value::Null)),
+            Self::Any(conditions) => conditions.iter().any(|condition| condition.matches_with(resolve)),
+            Self::All(conditions) => conditions.iter().all(|condition| condition.matches_with(resolve)),
+            Self::Not(condition) => !condition.matches_with(resolve),
+            Self::Test { path, test } => test.matches(resolve(path).unwrap_or(&Value::Null)),
+        }
+    }
+
+    /// The paths that the condition reads.
+    #[must_use]
+    pub fn paths(&self) -> Vec<&str> {
+        match self {
+            Self::Always => Vec::new(),
+            Self::Any(conditions) | Self::All(conditions) => {
+                conditions.iter().flat_map(Self::paths).collect()
+            }
+            Self::Not(condition) => condition.paths(),
+            Self::Test { path, .. } => vec![path],
         }
     }
 }

@@ -280,13 +280,18 @@ pub(crate) enum ElicitationMode {
     None,
 }
 
+/// The letters and digits of a client's name, in lower case: `Codex MCP client ` is `codex-mcp-client`.
+fn comparable_name(name: &str) -> String {
+    name.chars().filter(|character| character.is_alphanumeric()).flat_map(char::to_lowercase).collect()
+}
+
 /// How the client of this request can ask. A client that answers questions by itself cannot.
 pub(crate) fn elicitation_mode(
     context: &RequestContext<RoleServer>,
     accepting_clients: &[String],
 ) -> ElicitationMode {
-    let name = context.client_info().map(|client| client.name.to_lowercase()).unwrap_or_default();
-    if accepting_clients.iter().any(|known| known.to_lowercase() == name) {
+    let name = context.client_info().map(|client| comparable_name(&client.name)).unwrap_or_default();
+    if accepting_clients.iter().any(|known| comparable_name(known) == name) {
         return ElicitationMode::None;
     }
     let elicitation = context.client_capabilities().and_then(|capabilities| capabilities.elicitation);

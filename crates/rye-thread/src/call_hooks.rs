@@ -5,6 +5,8 @@
 //! The hooks with the least standing go first: the project's, then the built-in ones, then the directive's and its
 //! ancestors', then the user's. So no hook changes what the user's have seen.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Map, Value, json};
 
 use crate::action::Action;
@@ -206,36 +208,71 @@ pub fn permit_hook_action(
     Ok((hook.id.clone(), permitted))
 }
 
-/// What conditions see at every call.
-pub(crate) fn base_context(spec: &ThreadSpec, cost: &Cost) -> Map<String, Value> {
-    let mut context = Map::new();
-    context.insert("cost".to_owned(), cost.to_value());
-    context.insert("depth".to_owned(), json!(spec.instance.depth));
-    context.insert("thread_id".to_owned(), json!(spec.instance.thread_id));
-    context.insert("parent_thread_id".to_owned(), json!(spec.instance.parent));
-    context.insert("directive".to_owned(), json!(spec.template.directive));
-    context
+/// Which fields of a context are asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum NeededFields {
+    /// Every field.
+    #[default]
+    All,
+    /// These.
+    Only(BTreeSet<String>),
 }
 
-/// What conditions see of a call of a tool: who makes it (`model` or `tool`), the item, the arguments, what it needs.
-#[must_use]
-pub fn tool_context(
-    spec: &ThreadSpec,
-    cost: &Cost,
-    caller: &str,
-    action: &Action,
-    arguments: &Map<String, Value>,
-) -> Map<String, Value> {
-    let mut context = base_context(spec, cost);
-    let capabilities = required_capabilities(action);
-    context.insert("caller".to_owned(), json!(caller));
-    context.insert("primary".to_owned(), json!(action.primary));
-    context.insert("item_type".to_owned(), json!(action.item_type));
-    context.insert("item".to_owned(), json!(action.item_id));
-    context.insert("arguments".to_owned(), Value::Object(arguments.clone()));
-    context.insert("capability".to_owned(), json!(capabilities.first()));
-    context.insert("capabilities".to_owned(), json!(capabilities));
-    context
+/// A context under construction. Only what is asked for is worked out.
+#[derive(Debug)]
+pub struct HookContext<'a> {
+    needed: &'a NeededFields,
+    fields: Map<String, Value>,
+}
+
+impl<'a> HookContext<'a> {
+    /// What conditions see at every call.
+    pub(crate) fn new(spec: &ThreadSpec, cost: &Cost, needed: &'a NeededFields) -> Self {
+        let mut context = Self { needed, fields: Map::new() };
+        context.add("cost", || cost.to_value());
+        context.add("depth", || json!(spec.instance.depth));
+        context.add("thread_id", || json!(spec.instance.thread_id));
+        context.add("parent_thread_id", || json!(spec.instance.parent));
+        context.add("directive", || json!(spec.template.directive));
+        context
+    }
+
+    /// What conditions see of a call of a tool: who makes it (`model` or `tool`), the item, the arguments, what it needs.
+    #[must_use]
+    pub fn of_tool(
+        spec: &ThreadSpec,
+        cost: &Cost,
+        caller: &str,
+        (action, arguments): (&Action, &Map<String, Value>),
+        needed: &'a NeededFields,
+    ) -> Self {
+        let mut context = Self::new(spec, cost, needed);
+        context.add("caller", || json!(caller));
+        context.add("primary", || json!(action.primary));
+        context.add("item_type", || json!(action.item_type));
+        context.add("item", || json!(action.item_id));
+        context.add("arguments", || Value::Object(arguments.clone()));
+        context.add("capability", || json!(required_capabilities(action).first()));
+        context.add("capabilities", || json!(required_capabilities(action)));
+        context
+    }
+
+    /// Adds a field, if it is asked for.
+    pub fn add(&mut self, name: &str, value: impl FnOnce() -> Value) {
+        let is_needed = match self.needed {
+            NeededFields::All => true,
+            NeededFields::Only(names) => names.contains(name),
+        };
+        if is_needed {
+            self.fields.insert(name.to_owned(), value());
+        }
+    }
+
+    /// The fields.
+    #[must_use]
+    pub fn into_fields(self) -> Map<String, Value> {
+        self.fields
+    }
 }
 
 #[cfg(test)]

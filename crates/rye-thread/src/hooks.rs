@@ -5,15 +5,17 @@
 //! a result may steer the thread, the origin on whose grants the actions run. Hooks are frozen with the thread. Hooks
 //! around calls go in the opposite order (`call_hooks`), hold for every descendant and cannot be suppressed.
 
+use std::collections::BTreeSet;
+
 pub use crate::capability::HookOrigin;
-use rye_item::condition::Condition;
+use rye_item::condition::{Condition, resolve_path};
 use rye_item::interpolate::interpolate;
 pub use rye_item::parse::directive::HOOK_EVENTS;
 use rye_item::text::one_line;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::call_hooks::CallEvent;
+use crate::call_hooks::{CallEvent, NeededFields};
 use crate::capability::Capabilities;
 
 const PRIMARIES: [&str; 5] = ["execute", "search", "load", "sign", "fetch"];
@@ -198,6 +200,8 @@ pub struct Hooks {
     conditions: Vec<Condition>,
     /// The hooks around calls, for each [`CallEvent`] in the order they run in.
     around_calls: [Vec<usize>; 4],
+    /// What the conditions of those read.
+    needed_fields: [NeededFields; 4],
 }
 
 impl PartialEq for Hooks {
@@ -220,14 +224,15 @@ impl TryFrom<Vec<Hook>> for Hooks {
             Condition::compile(&hook.condition)
                 .map_err(|error| format!("hook `{}`: {error}", one_line(&hook.id)))
         };
-        let conditions = hooks.iter().map(compile).collect::<Result<_, _>>()?;
+        let conditions = hooks.iter().map(compile).collect::<Result<Vec<_>, _>>()?;
         let around_calls = CallEvent::ALL.map(|event| {
             let mut order: Vec<usize> =
                 (0..hooks.len()).filter(|at| hooks[*at].event == event.as_str()).collect();
             order.sort_by_key(|at| std::cmp::Reverse((hooks[*at].layer, origin_rank(hooks[*at].origin))));
             order
         });
-        Ok(Self { hooks, conditions, around_calls })
+        let needed_fields = around_calls.each_ref().map(|order| read_fields(order, &conditions));
+        Ok(Self { hooks, conditions, around_calls, needed_fields })
     }
 }
 
@@ -321,16 +326,21 @@ impl Hooks {
     }
 
     /// The next hook around a call, from this place in their order: the place behind it, the hook, and what it does.
+    ///
+    /// `context` gives what is known of the call, if it means anything. It is first asked for what conditions read, and for
+    /// everything only when one of them holds: most calls match no hook.
     #[must_use]
     pub fn next_around(
         &self,
         event: CallEvent,
         from: usize,
-        context: Map<String, Value>,
+        context: impl Fn(&NeededFields) -> Option<Map<String, Value>>,
     ) -> Option<(usize, usize, Vec<Value>)> {
-        let known = with_event(Value::Object(context));
-        let order = self.around_calls[event as usize].iter().enumerate().skip(from);
-        let (place, at) = order.into_iter().find(|(_, at)| self.conditions[**at].matches(&known))?;
+        let mut order = self.around_calls[event as usize].iter().enumerate().skip(from).peekable();
+        order.peek()?;
+        let read = Value::Object(context(&self.needed_fields[event as usize])?);
+        let (place, at) = order.find(|(_, at)| self.is_match(**at, &read))?;
+        let known = with_event(Value::Object(context(&NeededFields::All)?));
         let actions = self.hooks[*at].actions.iter().map(|action| interpolate_params(action, &known));
         Some((place + 1, *at, actions.collect()))
     }
@@ -339,19 +349,55 @@ impl Hooks {
     /// from the context, and nothing else is. The context is there as `event` too.
     #[must_use]
     pub fn matching(&self, event: &str, context: Value) -> Vec<(usize, Vec<Value>)> {
-        let candidates = || (0..self.hooks.len()).filter(|at| self.hooks[*at].event == event);
-        if candidates().next().is_none() {
+        let is_candidate = |at: &usize| self.hooks[*at].event == event && self.is_match(*at, &context);
+        let matching: Vec<usize> = (0..self.hooks.len()).filter(is_candidate).collect();
+        if matching.is_empty() {
             return Vec::new();
         }
         let known = with_event(context);
-        candidates()
-            .filter(|at| self.conditions[*at].matches(&known))
+        matching
+            .into_iter()
             .map(|at| {
                 let actions =
                     self.hooks[at].actions.iter().map(|action| interpolate_params(action, &known)).collect();
                 (at, actions)
             })
             .collect()
+    }
+
+    fn is_match(&self, at: usize, context: &Value) -> bool {
+        self.conditions[at].matches_with(&|path| resolve_in_event(context, path))
+    }
+}
+
+/// What the conditions of some hooks read of a context.
+fn read_fields(hooks: &[usize], conditions: &[Condition]) -> NeededFields {
+    let mut fields = BTreeSet::new();
+    for path in hooks.iter().flat_map(|at| conditions[*at].paths()) {
+        let mut parts = path.split('.');
+        let field = match parts.next() {
+            Some("event") => {
+                fields.insert("event".to_owned());
+                parts.next()
+            }
+            first => first,
+        };
+        match field {
+            Some(field) => fields.insert(field.to_owned()),
+            None => return NeededFields::All,
+        };
+    }
+    NeededFields::Only(fields)
+}
+
+/// What stands at a path of a context, as [`with_event`] would have it.
+fn resolve_in_event<'a>(context: &'a Value, path: &str) -> Option<&'a Value> {
+    match path.strip_prefix("event") {
+        Some("") if context.get("event").is_none() => Some(context),
+        Some(rest) if rest.starts_with('.') && context.get("event").is_none() => {
+            resolve_path(context, &rest[1..])
+        }
+        _ => resolve_path(context, path),
     }
 }
 

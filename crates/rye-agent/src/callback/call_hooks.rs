@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use lillux::CancelToken;
 use rye_item::ItemType;
 use rye_thread::call_hooks::{
-    CallChange, CallEvent, permit_hook_action, read_tool_request_answer, tool_context,
+    CallChange, CallEvent, HookContext, NeededFields, permit_hook_action, read_tool_request_answer,
 };
 use rye_thread::hooks::HookKind;
 use serde_json::{Map, Value, json};
@@ -49,8 +49,7 @@ impl RequestHooks<'_> {
         let event = CallEvent::BeforeTool;
         let mut from = 0;
         while self.has_any(event) {
-            let context = self.conditions(&action, None);
-            let Some((next, changes)) = self.run_next(event, from, context)? else { break };
+            let Some((next, changes)) = self.run_next(event, from, &action, None)? else { break };
             from = next;
             for change in changes {
                 action.params = change.arguments.unwrap_or(action.params);
@@ -65,8 +64,7 @@ impl RequestHooks<'_> {
         let event = CallEvent::AfterTool;
         let mut from = 0;
         while self.has_any(event) {
-            let context = self.conditions(action, Some(&response));
-            match self.run_next(event, from, context) {
+            match self.run_next(event, from, action, Some(&response)) {
                 Ok(None) => break,
                 Ok(Some((next, changes))) => {
                     from = next;
@@ -86,15 +84,19 @@ impl RequestHooks<'_> {
         response
     }
 
-    fn conditions(&self, action: &Action, response: Option<&Value>) -> Map<String, Value> {
+    fn hook_context(
+        &self,
+        action: &Action,
+        response: Option<&Value>,
+        needed: &NeededFields,
+    ) -> Map<String, Value> {
         let (spec, cost) = (&self.context.spec, &self.context.thread.cost);
-        let mut context = tool_context(spec, cost, "tool", action, &action.params);
+        let mut context = HookContext::of_tool(spec, cost, "tool", (action, &action.params), needed);
         if let Some(response) = response {
-            context.insert("result".to_owned(), json!(response.to_string()));
-            let is_error = ResultEnvelope::is_failed_response(response);
-            context.insert("is_error".to_owned(), json!(is_error));
+            context.add("result", || json!(response.to_string()));
+            context.add("is_error", || json!(ResultEnvelope::is_failed_response(response)));
         }
-        context
+        context.into_fields()
     }
 
     /// Runs the next hook that matches: the place behind it, and what it changes. An error is why the call is blocked.
@@ -102,9 +104,11 @@ impl RequestHooks<'_> {
         &self,
         event: CallEvent,
         from: usize,
-        context: Map<String, Value>,
+        action: &Action,
+        response: Option<&Value>,
     ) -> Result<Option<(usize, Vec<CallChange>)>, String> {
         let spec = &self.context.spec;
+        let context = |needed: &NeededFields| Some(self.hook_context(action, response, needed));
         let Some((next, at, actions)) = spec.template.hooks.next_around(event, from, context) else {
             return Ok(None);
         };

@@ -21,7 +21,7 @@ use crate::store::{
 };
 
 /// `state.json` is written at most this often while a thread is at work; one that ends sooner writes it once.
-const STATE_SAVE_INTERVAL_MS: u64 = 1000;
+const STATE_SAVE_INTERVAL_MS: u64 = 5000;
 
 /// For how long lines may wait for others before they are in the transcript.
 const TRANSCRIPT_WRITE_INTERVAL_MS: u64 = 250;

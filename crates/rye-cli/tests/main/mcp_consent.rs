@@ -55,7 +55,7 @@ fn signing_needs_approval_by_default() {
 fn auto_accepting_client_is_refused() {
     let user = User::initialized();
     let named = write_unsigned_tool(&user);
-    for name in ["codex-mcp-client", "Codex-MCP-Client"] {
+    for name in ["codex-mcp-client", "Codex-MCP-Client", "codex-mcp-client ", "codex_mcp client\u{a0}"] {
         let mut client = Client::connect_as(&user, name, json!({"elicitation": {}}));
         client.consent = Some(consent());
         client.call_error("rye_sign", named.clone(), "RYE0105");

@@ -16,7 +16,7 @@ use super::tools::{ToolRun, emit_tool_result, error_text};
 use super::turn::TextEnd;
 use super::{Phase, ThreadState};
 use crate::action::{Action, Primary};
-use crate::call_hooks::{CallAnswer, CallChange, CallEvent, base_context, permit_hook_action, tool_context};
+use crate::call_hooks::{CallAnswer, CallChange, CallEvent, HookContext, NeededFields, permit_hook_action};
 use crate::core_event::CoreEvent;
 use crate::definitions::{CallTarget, DIRECTIVE_RETURN, READ_ARTIFACT, ToolBinding};
 use crate::hooks::HookKind;
@@ -193,9 +193,11 @@ impl ThreadState {
                     Err(error) => effects.extend(self.fail_call_hook(&mut run, queued.hook, &error)),
                 }
             }
-            let context = if run.blocked.is_none() { self.call_context(&run) } else { None };
-            let matching =
-                context.and_then(|context| spec.template.hooks.next_around(run.event(), run.next, context));
+            let context = |needed: &NeededFields| self.call_context(&run, needed);
+            let matching = match run.blocked {
+                Some(_) => None,
+                None => spec.template.hooks.next_around(run.event(), run.next, context),
+            };
             if let Some((next, hook, actions)) = matching {
                 run.next = next;
                 run.queue = actions.into_iter().rev().map(|action| QueuedAction { hook, action }).collect();
@@ -238,53 +240,55 @@ impl ThreadState {
     }
 
     /// What conditions see of the call; nothing of one that means nothing and will be refused.
-    fn call_context(&self, run: &CallHookRun) -> Option<Map<String, Value>> {
+    fn call_context(&self, run: &CallHookRun, needed: &NeededFields) -> Option<Map<String, Value>> {
         let mut context = match &run.stage {
             CallStage::BeforeTools { calls, at } => {
                 let call = &calls.get(*at)?.call;
                 let (action, arguments) = self.call_arguments(call)?;
-                let mut context = tool_context(&self.spec, &self.cost, "model", &action, &arguments);
-                context.insert("tool".to_owned(), json!(call.name));
+                let of = (&action, &arguments);
+                let mut context = HookContext::of_tool(&self.spec, &self.cost, "model", of, needed);
+                context.add("tool", || json!(call.name));
                 context
             }
             CallStage::AfterTools { run, at } => {
                 let (name, action, result) = run.reviewed(*at)?;
-                let mut context = tool_context(&self.spec, &self.cost, "model", &action, &action.params);
-                context.insert("tool".to_owned(), json!(name));
-                context.insert("result".to_owned(), json!(result.content));
-                context.insert("is_error".to_owned(), json!(result.is_error));
-                context.insert("duration_ms".to_owned(), json!(result.duration_ms));
-                context.insert("child_thread_id".to_owned(), json!(result.child));
+                let of = (&action, &action.params);
+                let mut context = HookContext::of_tool(&self.spec, &self.cost, "model", of, needed);
+                context.add("tool", || json!(name));
+                context.add("result", || json!(result.content));
+                context.add("is_error", || json!(result.is_error));
+                context.add("duration_ms", || json!(result.duration_ms));
+                context.add("child_thread_id", || json!(result.child));
                 context
             }
             CallStage::BeforeModel => {
-                let mut context = base_context(&self.spec, &self.cost);
-                let last = self.messages.last().and_then(|message| match &**message {
-                    ChatMessage::User { text, .. } => Some(text.as_str()),
-                    ChatMessage::Assistant { .. } | ChatMessage::Tool { .. } => None,
+                let mut context = HookContext::new(&self.spec, &self.cost, needed);
+                context.add("prompt", || {
+                    json!(self.messages.last().and_then(|message| match &**message {
+                        ChatMessage::User { text, .. } => Some(text.as_str()),
+                        ChatMessage::Assistant { .. } | ChatMessage::Tool { .. } => None,
+                    }))
                 });
-                context.insert("prompt".to_owned(), json!(last));
-                context.insert("message_count".to_owned(), json!(self.messages.len()));
+                context.add("message_count", || json!(self.messages.len()));
                 context
             }
             CallStage::AfterModel { text, calls, .. } => {
-                let mut context = base_context(&self.spec, &self.cost);
-                let calls: Vec<Value> = calls
-                    .iter()
-                    .map(|call| json!({"tool": call.name, "call_id": call.id, "arguments": call.input}))
-                    .collect();
-                context.insert("text".to_owned(), json!(text));
-                context.insert("is_final".to_owned(), json!(calls.is_empty()));
-                context.insert("calls".to_owned(), Value::Array(calls));
+                let mut context = HookContext::new(&self.spec, &self.cost, needed);
+                context.add("text", || json!(text));
+                context.add("is_final", || json!(calls.is_empty()));
+                context.add("calls", || {
+                    let call = |call: &ToolCall| json!({"tool": call.name, "call_id": call.id, "arguments": call.input});
+                    calls.iter().map(call).collect()
+                });
                 context
             }
         };
-        context.insert("model".to_owned(), json!(self.spec.template.model));
-        context.insert("provider".to_owned(), json!(self.spec.template.provider));
+        context.add("model", || json!(self.spec.template.model));
+        context.add("provider", || json!(self.spec.template.provider));
         if let Some(call_id) = run.call_id() {
-            context.insert("call_id".to_owned(), json!(call_id));
+            context.add("call_id", || json!(call_id));
         }
-        Some(context)
+        Some(context.into_fields())
     }
 
     /// What a call asks for, and the arguments of the item it is for, whichever name the model called it by.
