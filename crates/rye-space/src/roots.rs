@@ -1,7 +1,11 @@
 //! Where the spaces begin, and the guards on where they may be.
 
+use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+
+use lillux::CanonicalPathCache;
+pub use lillux::canonicalize_existing;
 
 use crate::checkouts::related_checkouts;
 
@@ -248,18 +252,55 @@ pub fn is_system_program_folder(folder: &Path) -> bool {
 /// the user space nor holds `home`. Tools of that project can write there.
 #[must_use]
 pub fn project_above(path: &Path, user: &Path, home: &Path) -> Option<PathBuf> {
-    if is_system_program_folder(path) {
-        return None;
+    ProjectFinder::new(user, home).project_above(path)
+}
+
+/// [`project_above`] for many paths at one moment: each folder is looked at once.
+#[derive(Debug)]
+pub struct ProjectFinder<'a> {
+    user: &'a Path,
+    home: &'a Path,
+    paths: CanonicalPathCache,
+    /// The folders that were looked at, and whether each is a project.
+    known: BTreeMap<PathBuf, bool>,
+}
+
+impl<'a> ProjectFinder<'a> {
+    /// Nothing is known yet.
+    #[must_use]
+    pub fn new(user: &'a Path, home: &'a Path) -> Self {
+        Self { user, home, paths: CanonicalPathCache::default(), known: BTreeMap::new() }
     }
-    let real = canonicalize_existing(path);
-    let is_project = |folder: &&Path| {
-        fs_err::symlink_metadata(folder.join(AI_FOLDER)).is_ok()
-            && !home.starts_with(folder)
-            && !is_same_folder(folder, user)
-            && !is_same_folder(folder, home)
-    };
-    let found = path.ancestors().find(is_project);
-    found.or_else(|| real.ancestors().find(is_project)).map(Path::to_owned)
+
+    /// See [`project_above`].
+    pub fn project_above(&mut self, path: &Path) -> Option<PathBuf> {
+        if is_system_program_folder(path) {
+            return None;
+        }
+        let real = self.real_path(path);
+        let found = path.ancestors().find(|folder| self.is_project(folder));
+        let found = found.or_else(|| {
+            (real != path).then(|| real.ancestors().find(|folder| self.is_project(folder))).flatten()
+        });
+        found.map(Path::to_owned)
+    }
+
+    /// Where a folder really is, as far as it exists.
+    pub fn real_path(&mut self, path: &Path) -> PathBuf {
+        self.paths.folder(path)
+    }
+
+    fn is_project(&mut self, folder: &Path) -> bool {
+        if let Some(known) = self.known.get(folder) {
+            return *known;
+        }
+        let found = !self.home.starts_with(folder)
+            && fs_err::symlink_metadata(folder.join(AI_FOLDER)).is_ok()
+            && !is_same_folder(folder, self.user)
+            && !is_same_folder(folder, self.home);
+        self.known.insert(folder.to_owned(), found);
+        found
+    }
 }
 
 /// Whether both paths lead to one folder: the same path, or the same device and inode.
@@ -267,18 +308,4 @@ pub fn project_above(path: &Path, user: &Path, home: &Path) -> Option<PathBuf> {
 pub fn is_same_folder(left: &Path, right: &Path) -> bool {
     let id = |path: &Path| fs_err::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()));
     left == right || id(left).is_some_and(|left| Some(left) == id(right))
-}
-
-/// The real path, resolving as much as exists.
-#[must_use]
-pub fn canonicalize_existing(path: &Path) -> PathBuf {
-    if let Ok(real) = fs_err::canonicalize(path) {
-        return real;
-    }
-    match (path.parent(), path.file_name()) {
-        (Some(parent), Some(name)) if !parent.as_os_str().is_empty() => {
-            canonicalize_existing(parent).join(name)
-        }
-        _ => path.to_owned(),
-    }
 }

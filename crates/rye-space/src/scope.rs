@@ -19,6 +19,13 @@ pub fn allows_item(item_type: ItemType, id: &ItemId, categories: &[String]) -> b
     }
 }
 
+/// Whether the config `id` is one that rye itself reads, and not one of a user's own tools.
+#[must_use]
+pub fn is_rye_config(id: &ItemId) -> bool {
+    let first = id.as_str().split('/').next().unwrap_or_default().to_ascii_lowercase();
+    !id.as_str().contains('/') || RYE_CONFIG.contains(&first.as_str()) || USER_CONFIG.contains(&first.as_str())
+}
+
 /// Why the config `id` of a bundle with these categories is not read; `None` when it is. Settings of rye itself need a
 /// signer that the user trusts everywhere (`is_signer_general`), not only for the bundle.
 #[must_use]
@@ -78,6 +85,14 @@ mod tests {
             let own = categories(&[category]);
             assert!(config_refusal(&id(&format!("{category}/x")), &own, true).is_some(), "{category}");
         }
+    }
+
+    #[test]
+    fn config_of_rye_is_told_from_config_of_tools() {
+        for own in ["config", "agent/hooks", "Agent/hooks", "execution/sandbox", "keys/trusted/a", "trust/x"] {
+            assert!(is_rye_config(&id(own)), "{own}");
+        }
+        assert!(!is_rye_config(&id("team/deploy")));
     }
 
     #[test]

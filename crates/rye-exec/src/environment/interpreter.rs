@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 
 use rye_item::text::one_line;
-use rye_space::roots;
+use rye_space::roots::{self, ProjectFinder};
 use serde_json::{Map, Value};
 
 use super::policy::EnvironmentPolicy;
@@ -192,21 +192,22 @@ impl<'a> InterpreterSearch<'a> {
 
     /// Whether a folder belongs to the project, by its name or by where it really is.
     fn is_in_project(&self, folder: &Path) -> bool {
-        let Some(project) = self.inputs.project else {
-            return false;
-        };
-        let is_below = |path: &Path| {
-            path.starts_with(project)
-                || self.canonical_project.as_ref().is_some_and(|real| path.starts_with(real))
-        };
-        is_below(folder) || folder.canonicalize().is_ok_and(|real| is_below(&real))
+        self.is_below_project(folder) || folder.canonicalize().is_ok_and(|real| self.is_below_project(&real))
+    }
+
+    fn is_below_project(&self, path: &Path) -> bool {
+        self.inputs.project.is_some_and(|project| path.starts_with(project))
+            || self.canonical_project.as_ref().is_some_and(|real| path.starts_with(real))
+    }
+
+    fn project_finder(&self) -> ProjectFinder<'a> {
+        let home = self.inputs.host_variables.get("HOME").map_or("", String::as_str);
+        ProjectFinder::new(self.inputs.user_space, Path::new(home))
     }
 
     /// Whether a folder belongs to another project, whose tools can write there.
     fn is_in_other_project(&self, folder: &Path) -> bool {
-        let home = self.inputs.host_variables.get("HOME").map_or("", String::as_str);
-        !self.is_in_project(folder)
-            && roots::project_above(folder, self.inputs.user_space, Path::new(home)).is_some()
+        !self.is_in_project(folder) && self.project_finder().project_above(folder).is_some()
     }
 
     /// A search path for tools; what it lost, and why entries of it come last. It has no relative entries, none of other
@@ -219,13 +220,18 @@ impl<'a> InterpreterSearch<'a> {
     ) -> (String, Vec<String>, Vec<String>) {
         let is_guarded = !self.inputs.is_project_approved && !self.contains_home;
         let (mut kept, mut last, mut dropped, mut notices) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let mut projects = self.project_finder();
         for entry in path.split(':').filter(|entry| !entry.is_empty()) {
             let folder = Path::new(entry);
             if roots::is_system_program_folder(folder) {
                 kept.push(entry);
-            } else if !folder.is_absolute() || self.is_in_other_project(folder) {
+                continue;
+            }
+            let is_in_project = folder.is_absolute()
+                && (self.is_below_project(folder) || self.is_below_project(&projects.real_path(folder)));
+            if !folder.is_absolute() || !is_in_project && projects.project_above(folder).is_some() {
                 dropped.push(entry.to_owned());
-            } else if !self.is_in_project(folder) || self.contains_home && !is_in_package_folder(folder) {
+            } else if !is_in_project || self.contains_home && !is_in_package_folder(folder) {
                 kept.push(entry);
             } else if is_guarded {
                 dropped.push(entry.to_owned());
