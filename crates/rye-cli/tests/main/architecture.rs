@@ -181,6 +181,56 @@ fn source_files_are_short() {
     assert_eq!(long, Vec::<(PathBuf, usize)>::new());
 }
 
+#[test]
+fn every_crate_has_a_readme() {
+    for package in metadata().packages {
+        let readme = package.manifest_path.with_file_name("README.md");
+        let text = std::fs::read_to_string(&readme).unwrap_or_else(|error| panic!("{readme}: {error}"));
+        assert!(text.contains("Start reading at"), "{readme}");
+    }
+}
+
+/// The names of files and folders of ours in one paragraph, list item or row: what is in backticks and ends like a path.
+fn named_paths(block: &str) -> impl Iterator<Item = &str> {
+    let is_path = |name: &&str| {
+        !name.starts_with('.')
+            && !name.contains(['*', '<', '…', ' ', '{'])
+            && (name.ends_with(".rs") || name.ends_with('/') && name.contains("src"))
+    };
+    block.split('`').skip(1).step_by(2).filter(is_path)
+}
+
+#[test]
+fn paths_in_documents_exist() {
+    let mut missing = Vec::new();
+    let mut checked = 0;
+    for document in ["ARCHITECTURE.md", "GLOSSARY.md", "CONTRIBUTING.md"] {
+        let text = std::fs::read_to_string(workspace().join(document)).expect("a document");
+        let text = ["\n- ", "\n| ", "\n1. ", "\n2. ", "\n3. ", "\n4. "]
+            .iter()
+            .fold(text, |text, start| text.replace(start, &format!("\n{start}")));
+        for block in text.split("\n\n").filter(|block| !block.starts_with("```")) {
+            // A name without a folder is a neighbour of the path before it.
+            let mut folder = None::<PathBuf>;
+            for name in named_paths(block) {
+                let places = [Some(workspace().join("crates")), Some(workspace()), folder.clone()];
+                let found =
+                    places.into_iter().flatten().map(|place| place.join(name)).find(|path| path.exists());
+                match found {
+                    Some(path) if name.contains('/') => {
+                        folder = if path.is_dir() { Some(path) } else { path.parent().map(Path::to_owned) };
+                    }
+                    Some(_) => {}
+                    None => missing.push(format!("{document}: {name}")),
+                }
+                checked += 1;
+            }
+        }
+    }
+    assert!(checked > 200, "{checked}");
+    assert_eq!(missing, Vec::<String>::new());
+}
+
 /// What the pure crates may not depend on, however far down.
 const IMPURE: [&str; 5] = ["tokio", "rusqlite", "reqwest", "hyper", "fs-err"];
 
