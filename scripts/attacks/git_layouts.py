@@ -15,8 +15,8 @@ LINK = "git update-index --add --cacheinfo 160000,111111111111111111111111111111
 EVIL = "[core]\\n\\trepositoryformatversion = 0\\n\\tfsmonitor = {evil}\\n"
 
 
-def run_all(world, cases, linked=False):
-    """Each case: how the repository is made, then what the tool does. The user's next `git status` must run nothing."""
+def run_all(world, cases, linked=False, then="git status; git diff"):
+    """Each case: how the repository is made, then what the tool does. What the user does next with git must run nothing."""
     need("git")
     evil, marker = f"{world.outside}/evil.sh", f"{world.outside}/ran"
     world.write(evil, f"#!/bin/sh\ntouch {marker}\nexit 1\n", 0o755)
@@ -51,7 +51,7 @@ def run_all(world, cases, linked=False):
             if os.path.exists(marker):
                 os.unlink(marker)
             done = run(command)
-            world.plain("git status; git diff")
+            world.plain(then)
             if is_control and not os.path.exists(marker):
                 raise Broken(f"the control ran nothing: {done.text.strip()[-200:]}")
             if not is_control and os.path.exists(marker):
@@ -77,6 +77,18 @@ def planted(world):
         "in a harmless one": ("mkdir sub", f"git init -q sub && cd sub && git {IDENTITY} commit -q --allow-empty -m x && {plant('deep')} && "
                               f"{LINK.format(folder='deep')} && cd .. && {link}"),
     })
+
+
+@attack("40", "a repository that no index names waits for the user's next `git add` or checkout", rule="read_only")
+def unindexed(world):
+    commit = ("T=$( (git ls-tree HEAD; printf '160000 commit 1111111111111111111111111111111111111111\\tsub\\n') | git mktree --missing) && "
+              f"git update-ref refs/heads/feature $(git {IDENTITY} commit-tree $T -p HEAD -m x)")
+    run_all(world, {
+        "nested folder": ("true", plant("sub")),
+        "deep": ("mkdir -p a/b/c", plant("a/b/c/d")),
+        "a .git file": ("mkdir -p sub gd", f"{plant('gd')} && mv gd/.git gd/g && echo 'gitdir: ../gd/g' > sub/.git"),
+    }, then="git add . 2>/dev/null; git status; git diff")
+    run_all(world, {"a branch names it": ("true", f"{plant('sub')} && {commit}")}, then="git checkout -q feature; git status; git diff")
 
 
 @attack("7", "a submodule's repository is made to run a program: embedded, or with a quoted path", rule="read_only", short=False)

@@ -25,6 +25,7 @@ mod git_runs;
 mod home_dirs;
 mod index_watch;
 mod limits;
+mod new_repositories;
 mod protected;
 mod replaced;
 mod repositories;

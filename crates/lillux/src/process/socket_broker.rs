@@ -11,7 +11,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, FileType, Mode, OFlags};
+use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType, sockopt};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, WaitOptions};
 use rustix::thread::{CapabilitySet, CapabilitySets};
@@ -196,7 +197,7 @@ fn copy_fd(thread: u32, number: u64) -> io::Result<OwnedFd> {
     let number =
         i32::try_from(number & 0xffff_ffff).map_err(|_| io::Error::from_raw_os_error(libc::EBADF))?;
     let open = |pid: i32, flags| {
-        let pid = Pid::from_raw(pid).ok_or(rustix::io::Errno::SRCH)?;
+        let pid = Pid::from_raw(pid).ok_or(Errno::SRCH)?;
         rustix::process::pidfd_open(pid, flags)
     };
     let thread = i32::try_from(thread).map_err(io::Error::other)?;
@@ -231,7 +232,10 @@ fn socket_address(path: &str) -> Vec<u8> {
 /// Opens the socket at a path, if it lies where the run may connect to.
 fn open_socket(cwd: &OwnedFd, path: &Path, access: &SocketAccess) -> io::Result<OwnedFd> {
     let base = if path.is_absolute() { CWD } else { cwd.as_fd() };
-    let target = rustix::fs::openat(base, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    // Descriptors below `/proc` would be this process's own: they are not there, whether they exist or not.
+    let resolve = ResolveFlags::NO_MAGICLINKS;
+    let target = rustix::fs::openat2(base, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve)
+        .map_err(|error| if error == Errno::LOOP { Errno::NOENT } else { error })?;
     if FileType::from_raw_mode(rustix::fs::fstat(&target)?.st_mode) != FileType::Socket {
         return Err(io::Error::from_raw_os_error(libc::ECONNREFUSED));
     }

@@ -219,6 +219,11 @@ fn build_rules(
     let typing =
         TTY_INJECTION_IOCTLS.iter().map(|request| vec![(1, ArgCondition::Equals(*request))]).collect();
     deny(libc::SYS_ioctl, libc::EPERM, typing);
+    // A lease on a file makes others wait who open it; it needs no more than the right to read.
+    let leases = [libc::F_SETLEASE, libc::F_NOTIFY]
+        .iter()
+        .map(|command| vec![(1, ArgCondition::Equals(command.cast_unsigned()))]);
+    deny(libc::SYS_fcntl, libc::EPERM, leases.collect());
     let personalities = ALLOWED_PERSONALITIES.map(|personality| (0, ArgCondition::NotEquals(personality)));
     deny(libc::SYS_personality, libc::EPERM, vec![personalities.to_vec()]);
     if protected.denies_signals {

@@ -221,6 +221,26 @@ os.chmod('a', 0o755); os.close(os.open('i', os.O_CREAT | os.O_WRONLY, 0o755)); p
 }
 
 #[test]
+fn leases_are_refused() {
+    let script = "
+import fcntl, os
+file = os.open('/etc/passwd', os.O_RDONLY)
+for command in (fcntl.F_SETLEASE, fcntl.F_NOTIFY):
+    try:
+        fcntl.fcntl(file, command, fcntl.F_RDLCK)
+        print('done')
+    except OSError as error:
+        print(error.errno)
+print(fcntl.fcntl(file, fcntl.F_GETFL) & os.O_ACCMODE)
+";
+    for way in NAMESPACE_MODES {
+        let world = World::new();
+        let finished = run_confined(&in_project(&world, python(script)), &world.confinement(way));
+        assert_eq!(finished.stdout.to_text(), "1\n1\n0\n", "{way:?} {}", finished.stderr.to_text());
+    }
+}
+
+#[test]
 fn other_terminals_are_closed_and_own_ones_open() {
     let script = "
 import os, sys

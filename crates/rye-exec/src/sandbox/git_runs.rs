@@ -7,16 +7,20 @@ use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use lillux::{Digest, file};
 use serde::{Deserialize, Serialize};
 
+use super::new_repositories::NewRepositorySearch;
 use super::repositories::{PlantedRepository, RepositoryRecord};
 
 /// The folder of the notes, in the cache.
 const FOLDER: &str = "git-runs";
 /// The largest note that is read.
 const MAX_NOTE_BYTES: u64 = 16 << 20;
+/// How long a run may have lasted before its note was left to its process.
+const HANDOVER_MARGIN: Duration = Duration::from_secs(2);
 /// The first byte of a note.
 const RUNNING: &[u8; 1] = b"1";
 const IDLE: &[u8; 1] = b"0";
@@ -154,7 +158,14 @@ pub(super) fn check_abandoned(cache: &Path, project: &Path) -> Vec<PlantedReposi
                 has_others = true;
                 continue;
             }
-            Ok(note) if first == RUNNING => refused.extend(note.record.check().planted),
+            Ok(note) if first == RUNNING => {
+                refused.extend(note.record.check().planted);
+                // The note was last written when the run began, or when it was left to its process.
+                let written = path.metadata().and_then(|metadata| metadata.modified());
+                if let Some(began) = written.ok().and_then(|written| written.checked_sub(HANDOVER_MARGIN)) {
+                    refused.extend(NewRepositorySearch::new(cache, project, began).refuse_new(&note.record));
+                }
+            }
             Ok(_) => {}
             // Its process is about to write it.
             Err(_) if start_time(pid).is_some() => {

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::git::{self, GitDirs, GitLayout};
 use super::git_runs::{self, RunMarker};
 use super::index_watch::IndexWatch;
+use super::new_repositories::NewRepositorySearch;
 use super::{git_config, git_index};
 
 /// Of more repositories than this, the whole `.git` is closed.
@@ -24,7 +25,7 @@ const MAX_TRACKED_PROJECTS: usize = 32;
 /// Folders that are searched for a `.git` if an index stands for all that is in them.
 const MAX_SEARCHED_FOLDERS: usize = 10_000;
 /// The name that a refused `.git` gets.
-const REFUSED_SUFFIX: &str = ".refused-by-rye";
+pub(super) const REFUSED_SUFFIX: &str = ".refused-by-rye";
 /// More names than this are not tried.
 const MAX_NAMES: usize = 100;
 
@@ -192,20 +193,19 @@ impl Repositories {
         folders
     }
 
-    /// What a check after the run compares with, if there is a repository at all.
-    pub(super) fn record(&self, write: &[PathBuf]) -> Option<RepositoryRecord> {
-        self.layouts().next()?;
+    /// What a check after the run compares with.
+    pub(super) fn record(&self, write: &[PathBuf]) -> RepositoryRecord {
         let modules = self.layouts().flat_map(GitLayout::modules);
         let modules = modules.filter_map(|(_, modules)| modules.as_ref()).flatten().cloned();
         let own = self.layouts().filter_map(|layout| Some(layout.dirs.as_ref()?.own.clone()));
-        Some(RepositoryRecord {
+        RepositoryRecord {
             known: self.layouts().filter_map(KnownRepository::new).collect(),
             named: self.named.clone(),
             git_dirs: own.chain(modules).collect(),
             empty_links: self.empty_links.clone(),
             unread_indexes: self.unread_indexes.clone(),
             write: write.to_vec(),
-        })
+        }
     }
 }
 
@@ -260,6 +260,11 @@ pub(super) struct IndexCheck {
 }
 
 impl RepositoryRecord {
+    /// Whether there is an index to watch.
+    fn has_indexes(&self) -> bool {
+        !self.known.is_empty()
+    }
+
     /// The folders of the indexes.
     pub(super) fn index_folders(&self) -> impl Iterator<Item = &Path> {
         self.known.iter().filter_map(|known| known.index.parent())
@@ -311,8 +316,14 @@ impl RepositoryRecord {
         check
     }
 
+    /// Whether a `.git`, or a folder that is a repository itself, was there and protected.
+    pub(super) fn is_known(&self, entry: &Path) -> bool {
+        self.git_dirs.iter().any(|known| known == entry)
+            || self.known.iter().any(|known| entry == known.worktree.join(".git"))
+    }
+
     /// Whether git runs nothing that a tool could have chosen in this folder.
-    fn is_harmless(&self, layout: &GitLayout) -> bool {
+    pub(super) fn is_harmless(&self, layout: &GitLayout) -> bool {
         let GitLayout { worktree, dirs: Some(dirs), .. } = layout else { return false };
         // A submodule whose repository was protected, and says that these are its files.
         let config = dirs.common.join("config");
@@ -325,7 +336,7 @@ impl RepositoryRecord {
     }
 
     /// Gives a `.git`, or an index that cannot be read, another name. What a run could not write to stays.
-    fn move_aside(&self, path: &Path) -> Option<PlantedRepository> {
+    pub(super) fn move_aside(&self, path: &Path) -> Option<PlantedRepository> {
         let root = self.write.iter().find(|root| path.starts_with(root))?;
         let (parent, name) = (path.parent()?.strip_prefix(root).ok()?, path.file_name()?);
         let is_moved = rename_refused(root, parent, name)
@@ -353,7 +364,7 @@ fn rename_refused(root: &Path, parent: &Path, name: &OsStr) -> bool {
 }
 
 /// Whether the files of a git folder name no program.
-fn runs_nothing(dirs: &GitDirs) -> bool {
+pub(super) fn runs_nothing(dirs: &GitDirs) -> bool {
     let is_absent = |path: PathBuf| path.symlink_metadata().is_err();
     let has_samples_only = match dirs.common.join("hooks").read_dir() {
         Ok(mut entries) => entries.all(|entry| {
@@ -390,6 +401,7 @@ fn nested_worktrees(folder: &Path) -> Vec<PathBuf> {
 #[derive(Debug)]
 pub struct RepositoryGuard {
     record: Option<RepositoryRecord>,
+    search: Option<NewRepositorySearch>,
     marker: Option<RunMarker>,
     watch: Option<IndexWatch>,
     /// What a run left which ended without a check.
@@ -405,8 +417,12 @@ impl RepositoryGuard {
         project: &Path,
     ) -> Self {
         let record = repositories.record(write);
-        let marker = record.as_ref().and_then(|record| RunMarker::begin(cache, project, record));
-        Self { record, marker, watch: None, recovered: repositories.recovered.clone() }
+        let real = canonicalize_existing(project);
+        // What a run cannot write to has nothing new.
+        let is_writable = write.iter().any(|root| real.starts_with(root));
+        let search = is_writable.then(|| NewRepositorySearch::begin(cache, project));
+        let marker = RunMarker::begin(cache, project, &record);
+        Self { record: Some(record), search, marker, watch: None, recovered: repositories.recovered.clone() }
     }
 
     /// Watches the indexes until the run is over. Gives what ends the run: `cancel`, or what is found.
@@ -414,7 +430,9 @@ impl RepositoryGuard {
     /// # Errors
     /// When the process has no descriptor or thread left.
     pub fn watch(&mut self, cancel: &CancelToken) -> io::Result<CancelToken> {
-        let Some(record) = &self.record else { return Ok(cancel.clone()) };
+        let Some(record) = self.record.as_ref().filter(|record| record.has_indexes()) else {
+            return Ok(cancel.clone());
+        };
         let watch = IndexWatch::start(record.clone(), cancel)?;
         Ok(self.watch.insert(watch).cancel_token().clone())
     }
@@ -422,7 +440,10 @@ impl RepositoryGuard {
     /// Moves aside the repositories that the run made and that could run a program. Says which.
     pub fn refuse_planted(&mut self) -> Vec<PlantedRepository> {
         let mut planted = self.watch.take().map(IndexWatch::finish).unwrap_or_default();
-        planted.extend(self.record.take().map(|record| record.check().planted).unwrap_or_default());
+        if let Some(record) = self.record.take() {
+            planted.extend(record.check().planted);
+            planted.extend(self.search.take().iter().flat_map(|search| search.refuse_new(&record)));
+        }
         self.marker = None;
         planted.sort_by(|one, other| one.path.cmp(&other.path).then(one.is_moved.cmp(&other.is_moved)));
         planted.dedup_by(|later, first| later.path == first.path);

@@ -1,0 +1,82 @@
+//! Repositories that a tool leaves in the project without naming them in an index: the user's next `git add .`, checkout or `cd`
+//! would have git look into them.
+
+use std::fs;
+
+use crate::git_planted::{GitUser, moved_aside, nested};
+
+/// What a tool leaves, what the user does next, and the folder that is moved aside.
+fn assert_moved_aside(plant: &str, user: &[&[&str]], folder: &str) {
+    let world = GitUser::with_repository();
+    let ran = world.bash(plant);
+    assert_eq!(moved_aside(&ran), [world.project().join(folder).display().to_string()], "{plant}: {ran}");
+    for words in user {
+        // It fails where there is nothing to add or to check out any more.
+        let _ = world.user.program("git").current_dir(world.project()).args(*words).output().expect("git");
+    }
+    assert!(!world.runs_program("project"), "{plant}");
+}
+
+#[test]
+fn unindexed_repository_is_moved_aside() {
+    let world = GitUser::with_repository();
+    let plant = nested(&world, "sub");
+    assert_moved_aside(&plant, &[&["add", "."]], "sub/.git");
+    assert_moved_aside(&nested(&world, "a/b/c"), &[&["add", "."]], "a/b/c/.git");
+    // The same without the sandbox works.
+    let mut shell = world.user.program("bash");
+    shell.current_dir(world.project()).args(["-c", &plant]).output().expect("bash");
+    world.git("project", &["add", "."]);
+    assert!(world.runs_program("project"));
+}
+
+#[test]
+fn repository_named_by_a_commit_is_moved_aside() {
+    let world = GitUser::with_repository();
+    let commit = "T=$( (git ls-tree HEAD; printf '160000 commit 1111111111111111111111111111111111111111\\tsub\\n') | \
+                  git mktree --missing) && C=$(git -c user.name=a -c user.email=a@b commit-tree $T -p HEAD -m x) && \
+                  git update-ref refs/heads/feature $C";
+    let plant = format!("{} && {commit}", nested(&world, "sub"));
+    assert_moved_aside(&plant, &[&["checkout", "-q", "feature"]], "sub/.git");
+    assert_moved_aside(&plant, &[&["merge", "-q", "feature"]], "sub/.git");
+}
+
+#[test]
+fn repository_without_git_folder_is_moved_aside() {
+    let world = GitUser::with_repository();
+    let plant = format!("{} && mv sub/.git bare && rm -r sub", nested(&world, "sub"));
+    assert_moved_aside(&plant, &[], "bare/HEAD");
+}
+
+#[test]
+fn repository_renamed_into_place_is_moved_aside() {
+    let world = GitUser::with_repository();
+    // Without `HEAD` it is no repository yet.
+    let prepare = format!("{} && mv sub/.git x && rm -r sub && mv x/HEAD head", nested(&world, "sub"));
+    assert_eq!(moved_aside(&world.bash(&prepare)), Vec::<String>::new());
+    let ran = world.bash("mkdir sub && mv head x/HEAD && mv x sub/.git");
+    assert_eq!(moved_aside(&ran), [world.project().join("sub/.git").display().to_string()], "{ran}");
+}
+
+#[test]
+fn repositories_of_the_user_stay() {
+    let world = GitUser::with_repository();
+    let other = world.other();
+    let program = world.project().join("../evil.sh").display().to_string();
+    // One from before the first run, and one from between two runs: both run the user's programs.
+    for folder in ["first", "second"] {
+        world.git("project", &["clone", "-q", &other, folder]);
+        world.git(&format!("project/{folder}"), &["config", "alias.mine", &format!("!{program}")]);
+        fs::write(world.project().join(folder).join(".git/hooks/pre-push"), "#!/bin/sh\n").expect("a hook");
+        let commit = format!(
+            "cd {folder} && echo 2 > file && git -c user.name=a -c user.email=a@b commit -qam second && git log --oneline"
+        );
+        let ran = world.bash(&commit);
+        assert!(ran.exit == 0 && ran.to_string().contains("second"), "{folder}: {ran}");
+        assert_eq!(moved_aside(&ran), Vec::<String>::new(), "{folder}");
+    }
+    // What a tool writes there is noticed.
+    let ran = world.bash("printf '[core]\\n\\tfsmonitor = x\\n' >> first/.git/config");
+    assert_eq!(moved_aside(&ran), [world.project().join("first/.git").display().to_string()], "{ran}");
+    assert!(world.project().join("second/.git").is_dir());
+}
