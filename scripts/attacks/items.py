@@ -152,7 +152,10 @@ def test_runner(world):
     marker = f"{world.project}/ran"
     text = f"tool: rye/bash\ntests:\n  - name: x\n    params: {{command: \"touch {marker}\"}}\n"
     world.write(f"{world.project}/.ai/tests/x.test.yaml", text)
-    world.answer("execute", "rye/dev/test_runner")
+    world.rye("test")
+    if exists(marker):
+        raise Escaped("a test file that the user has not agreed to ran a shell")
+    world.rye("test", "--yes")
     if not exists(marker):
         raise Broken("the user's own tests do not run")
     os.unlink(marker)

@@ -350,7 +350,7 @@ def changed_server(world):
     world.write(f"{world.project}/.ai/tools/mcp/servers/own.yaml", item)
     world.sign("tool", "mcp/servers/own")
     first = world.answer("execute", "rye/mcp/manager", "--params", json.dumps({"action": "refresh", "server": "mcp/servers/own"}))
-    world.sign("tool", "mcp/own/*")
+    world.sign("tool", "mcp/own/*", "--yes")
     answer = world.answer("execute", "mcp/own/add", "a=44")
     if "45" not in json.dumps(answer.get("data")):
         raise Broken(f"the server does not answer: {str(first)[-200:]} {str(answer)[-300:]}")

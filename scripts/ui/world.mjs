@@ -87,9 +87,9 @@ export class World {
       fs.writeFileSync(path.join(this.project, `.ai/directives/team/${name}.md`), name === 'short' ? text.replace('(scenario: short)', '(scenario: read)') : text);
     }
     fs.writeFileSync(path.join(this.project, '.ai/tools/team/clock.yaml'), TOOL);
-    await this.run(['-q', 'sign', 'config', 'agent/*', '--space', 'user']);
-    await this.run(['-q', 'sign', 'directive', 'team/*']);
-    await this.run(['-q', 'sign', 'tool', 'team/*']);
+    await this.run(['-q', 'sign', 'config', 'agent/*', '--space', 'user', '--yes']);
+    await this.run(['-q', 'sign', 'directive', 'team/*', '--yes']);
+    await this.run(['-q', 'sign', 'tool', 'team/*', '--yes']);
   }
 
   /** Runs the command; resolves to `{code, out, error}`. Exit codes are the caller's to judge unless `may` is left out. */

@@ -427,6 +427,9 @@ pub struct SignArguments {
     /// Let a glob also sign what other keys have signed
     #[arg(long)]
     pub take_over: bool,
+    /// Sign without a prompt what a glob or several paths name and you never signed, or what asks for more than before
+    #[arg(short, long)]
+    pub yes: bool,
 }
 
 // `rye verify`

@@ -26,9 +26,15 @@ fn clock() -> Box<dyn WallClock> {
 fn project_with_items(count: usize) -> (TestContext, Engine) {
     let (world, engine) = project_with_unsigned_items(count);
     for item_type in ItemType::SEARCHABLE {
-        let response =
-            sign::sign_glob(&engine, item_type, "**", None, sign::OthersItems::Leave, &mut |_, _| {})
-                .expect("signed");
+        let response = sign::sign_glob(
+            &engine,
+            &[item_type],
+            "**",
+            None,
+            sign::OthersItems::Leave.into(),
+            &mut |_, _| {},
+        )
+        .expect("signed");
         assert!(response.failed.is_empty(), "{:?}", response.failed.first());
     }
     (world, engine)

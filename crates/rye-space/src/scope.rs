@@ -23,7 +23,9 @@ pub fn allows_item(item_type: ItemType, id: &ItemId, categories: &[String]) -> b
 #[must_use]
 pub fn is_rye_config(id: &ItemId) -> bool {
     let first = id.as_str().split('/').next().unwrap_or_default().to_ascii_lowercase();
-    !id.as_str().contains('/') || RYE_CONFIG.contains(&first.as_str()) || USER_CONFIG.contains(&first.as_str())
+    !id.as_str().contains('/')
+        || RYE_CONFIG.contains(&first.as_str())
+        || USER_CONFIG.contains(&first.as_str())
 }
 
 /// Why the config `id` of a bundle with these categories is not read; `None` when it is. Settings of rye itself need a
@@ -89,7 +91,8 @@ mod tests {
 
     #[test]
     fn config_of_rye_is_told_from_config_of_tools() {
-        for own in ["config", "agent/hooks", "Agent/hooks", "execution/sandbox", "keys/trusted/a", "trust/x"] {
+        for own in ["config", "agent/hooks", "Agent/hooks", "execution/sandbox", "keys/trusted/a", "trust/x"]
+        {
             assert!(is_rye_config(&id(own)), "{own}");
         }
         assert!(!is_rye_config(&id("team/deploy")));

@@ -68,6 +68,9 @@ pub struct TestArguments {
     /// Only files whose path below .ai/tests contains this
     #[arg(long, value_name = "TEXT")]
     pub file: Option<String>,
+    /// Run new and changed files of tools that ask for more than the default without a prompt
+    #[arg(short, long)]
+    pub yes: bool,
 }
 
 /// `rye config`

@@ -2,14 +2,17 @@
 
 use std::path::{Path, PathBuf};
 
-use rye_engine::verbs::sign::{self, OthersItems, SignResponse as SignAnswer, SignedItem};
+use rye_engine::verbs::sign::{
+    self, ItemSignState, OthersItems, SignCandidate, SignChoice, SignGate, SignResponse as SignAnswer,
+    SignedItem,
+};
 use rye_engine::verbs::verify::{self, VerifyReport as VerifyAnswer};
 use rye_engine::{Code, Error};
 use rye_item::space::SpaceTier;
 use rye_item::text::{counted, quote_name};
 use rye_item::{ItemRef, ItemType};
 
-use super::{CommandContext, CommandError, CommandResult, error_with_data, sign_watch};
+use super::{CommandContext, CommandError, CommandResult, confirm, error_with_data, sign_watch};
 use crate::arguments::{SignArguments, VerifyArguments, WritableSpace};
 use crate::output::{DIM, ERROR, NAME, SUCCESS, WARNING, display_path, paint};
 
@@ -63,104 +66,130 @@ fn is_id_or_glob(word: &str) -> bool {
     !has_extension && (sign::is_glob(word) || rye_item::ItemId::new(word).is_ok())
 }
 
-/// What a pattern does with items that others signed.
-fn others_items(arguments: &SignArguments) -> OthersItems {
-    if arguments.take_over { OthersItems::TakeOver } else { OthersItems::Leave }
+/// Decides about the items that a pattern names: what the user never signed, or what asks for more than when they did,
+/// needs a yes. Without anyone to ask, only what asks for nothing beyond the default is signed unseen.
+struct PatternGate<'a> {
+    context: &'a CommandContext,
+    is_agreed: bool,
+    can_ask: bool,
 }
 
-/// Signs every item whose id matches, of one type or of all.
-fn sign_matching(
+impl<'a> PatternGate<'a> {
+    fn new(context: &'a CommandContext, arguments: &SignArguments) -> Self {
+        let can_ask = context.settings.is_interactive && !context.output.is_json;
+        Self { context, is_agreed: arguments.yes, can_ask }
+    }
+}
+
+impl SignGate for PatternGate<'_> {
+    fn admits(&mut self, candidate: &SignCandidate) -> bool {
+        let is_plain = candidate.state == ItemSignState::New && candidate.requests.is_empty();
+        self.is_agreed || candidate.is_agreed() || (is_plain && !self.can_ask)
+    }
+
+    fn confirms(&mut self, held: &[SignCandidate]) -> bool {
+        if !self.can_ask {
+            return false;
+        }
+        let output = &self.context.output;
+        for candidate in held {
+            output.ask(format_args!(
+                "{} {} {}",
+                paint(NAME, &candidate.item),
+                paint(DIM, display_path(&candidate.path)),
+                paint(WARNING, candidate.reason())
+            ));
+            candidate.requests.iter().for_each(|request| output.ask(format_args!("  asks for {request}")));
+        }
+        output.ask(format_args!("sign {} with your key? [y/N]", counted(held.len(), "item")));
+        // Without an answer it is a no.
+        confirm().unwrap_or(false)
+    }
+}
+
+/// Signs what the words of a command name, once. One item that is named by its id or its file is signed as it is; what
+/// a pattern or several paths name is up to `gate`, unless it decides about one item too.
+pub(super) fn sign_target(
     context: &CommandContext,
-    item_type: Option<ItemType>,
-    pattern: &str,
-    (tier, others): (Option<SpaceTier>, OthersItems),
+    arguments: &SignArguments,
+    gate: &mut dyn SignGate,
     progress: sign::SignProgress<'_>,
 ) -> Result<SignAnswer, Error> {
-    let Some(item_type) = item_type else {
-        let mut report = SignAnswer::default();
-        let mut nothing = None;
-        for item_type in ItemType::SEARCHABLE {
-            match sign::sign_glob(&context.engine, item_type, pattern, tier, others, progress) {
-                Ok(mut one) => {
-                    report.signed.append(&mut one.signed);
-                    report.failed.append(&mut one.failed);
-                    report.left.append(&mut one.left);
-                }
-                Err(error) if error.code == Code::NotFound => nothing = Some(error),
-                Err(error) => return Err(error),
-            }
+    let tier = arguments.space.map(WritableSpace::tier);
+    let mut report = match parse_target(&arguments.what)? {
+        Target::Item(item_type, id) if sign::is_glob(&id) => {
+            let others = if arguments.take_over { OthersItems::TakeOver } else { OthersItems::Leave };
+            let choice = SignChoice { others, gate: Some(gate) };
+            let types = item_type.as_ref().map_or(&ItemType::SEARCHABLE[..], std::slice::from_ref);
+            sign::sign_glob(&context.engine, types, &id, tier, choice, progress)?
         }
-        return match nothing {
-            Some(error) if report.signed.is_empty() && report.failed.is_empty() && report.left.is_empty() => {
-                let pattern = rye_item::text::one_line(pattern);
-                let message = format!("no directive, tool or knowledge matches `{pattern}`");
-                Err(Error { message, ..error })
-            }
-            _ => Ok(report),
-        };
+        Target::Item(item_type, id) => {
+            let item = named_item(context, item_type, &id, tier)?;
+            sign::sign_named(&context.engine, &item, tier, Some(gate))?
+        }
+        Target::Paths(paths) => sign::sign_paths(&context.engine, &paths, Some(gate), progress)?,
     };
-    sign::sign_glob(&context.engine, item_type, pattern, tier, others, progress)
+    report.signed.iter_mut().for_each(|signed| refresh_lockfile(context, signed));
+    Ok(report)
 }
 
 /// `rye sign`
 pub fn sign(context: &CommandContext, arguments: &SignArguments) -> CommandResult {
     if arguments.watch {
-        return sign_watch::watch(context, || sign_target(context, arguments));
+        return sign_watch::watch(context, arguments);
     }
-    let tier = arguments.space.map(WritableSpace::tier);
     let mut bar = context.output.progress("signing");
     let mut progress = |done, total| bar.update(done, total);
-    let mut report = match parse_target(&arguments.what)? {
-        Target::Item(item_type, id) if sign::is_glob(&id) => {
-            sign_matching(context, item_type, &id, (tier, others_items(arguments)), &mut progress)?
-        }
-        Target::Item(item_type, id) => {
-            let item = named_item(context, item_type, &id, tier)?;
-            let mut signed = sign::sign_item(&context.engine, &item, tier)?;
-            refresh_lockfile(context, &mut signed);
-            return show_signed_item(context, &signed);
-        }
-        Target::Paths(paths) => {
-            let mut report = sign::sign_paths(&context.engine, &paths, &mut progress)?;
-            if paths.len() == 1 {
+    if let Some(item) = single_target(context, arguments)? {
+        let mut signed = match item {
+            SingleTarget::Item(item) => {
+                sign::sign_item(&context.engine, &item, arguments.space.map(WritableSpace::tier))?
+            }
+            SingleTarget::File(path) => {
+                let mut report = sign::sign_paths(&context.engine, &[path], None, &mut progress)?;
                 match (report.signed.pop(), report.failed.pop()) {
-                    (Some(mut signed), _) => {
-                        refresh_lockfile(context, &mut signed);
-                        return show_signed_item(context, &signed);
-                    }
+                    (Some(signed), _) => signed,
                     (None, Some(failed)) => return Err(failed.error.into()),
-                    (None, None) => {}
+                    (None, None) => return show_sign_report(context, &report),
                 }
             }
-            report
-        }
-    };
+        };
+        drop(bar);
+        refresh_lockfile(context, &mut signed);
+        return show_signed_item(context, &signed);
+    }
+    let mut gate = PatternGate::new(context, arguments);
+    let report = sign_target(context, arguments, &mut gate, &mut progress)?;
     drop(bar);
-    report.signed.iter_mut().for_each(|signed| refresh_lockfile(context, signed));
     show_sign_report(context, &report)
 }
 
-/// Signs what the words of a command name, once.
-fn sign_target(context: &CommandContext, arguments: &SignArguments) -> Result<SignAnswer, Error> {
-    let tier = arguments.space.map(WritableSpace::tier);
-    let mut report = match parse_target(&arguments.what)? {
-        Target::Item(item_type, id) if sign::is_glob(&id) => {
-            sign_matching(context, item_type, &id, (tier, others_items(arguments)), &mut |_, _| {})?
-        }
+/// The first round of `--watch`: as `rye sign` would sign.
+pub(super) fn sign_first(context: &CommandContext, arguments: &SignArguments) -> Result<SignAnswer, Error> {
+    let mut gate = PatternGate::new(context, arguments);
+    if single_target(context, arguments)?.is_some() {
+        // The user named it.
+        gate.is_agreed = true;
+    }
+    sign_target(context, arguments, &mut gate, &mut |_, _| {})
+}
+
+/// One item, named by its id or its file.
+enum SingleTarget {
+    Item(ItemRef),
+    File(PathBuf),
+}
+
+fn single_target(context: &CommandContext, arguments: &SignArguments) -> Result<Option<SingleTarget>, Error> {
+    Ok(match parse_target(&arguments.what)? {
+        Target::Item(_, id) if sign::is_glob(&id) => None,
         Target::Item(item_type, id) => {
-            let item = named_item(context, item_type, &id, tier)?;
-            match sign::sign_item(&context.engine, &item, tier) {
-                Ok(signed) => SignAnswer { signed: vec![signed], ..SignAnswer::default() },
-                Err(error) => {
-                    let failed = sign::FailedSign { name: item.to_string(), error };
-                    SignAnswer { failed: vec![failed], ..SignAnswer::default() }
-                }
-            }
+            let tier = arguments.space.map(WritableSpace::tier);
+            Some(SingleTarget::Item(named_item(context, item_type, &id, tier)?))
         }
-        Target::Paths(paths) => sign::sign_paths(&context.engine, &paths, &mut |_, _| {})?,
-    };
-    report.signed.iter_mut().for_each(|signed| refresh_lockfile(context, signed));
-    Ok(report)
+        Target::Paths(mut paths) if paths.len() == 1 => paths.pop().map(SingleTarget::File),
+        Target::Paths(_) => None,
+    })
 }
 
 /// The item of a type and an id, or the one item that has the id.
@@ -197,6 +226,12 @@ fn show_signed_item(context: &CommandContext, signed: &SignedItem) -> CommandRes
     if context.print_if_json(Some(signed.item_type.as_str()), Some(&signed.item_id), signed)? {
         return Ok(());
     }
+    print_signed(context, signed)?;
+    Ok(())
+}
+
+/// The item, and what it asks for beyond the default: to sign it is to agree to that.
+pub(super) fn print_signed(context: &CommandContext, signed: &SignedItem) -> std::io::Result<()> {
     let word = if signed.unchanged { paint(DIM, "unchanged") } else { paint(SUCCESS, "signed") };
     context.output.print(format_args!(
         "{word} {}:{} {}",
@@ -204,7 +239,7 @@ fn show_signed_item(context: &CommandContext, signed: &SignedItem) -> CommandRes
         paint(NAME, &signed.item_id),
         paint(DIM, display_path(&signed.path))
     ))?;
-    Ok(())
+    signed.asks.iter().try_for_each(|request| context.output.print(format_args!("  asks for {request}")))
 }
 
 fn show_sign_report(context: &CommandContext, report: &SignAnswer) -> CommandResult {
@@ -213,7 +248,11 @@ fn show_sign_report(context: &CommandContext, report: &SignAnswer) -> CommandRes
             for warning in &signed.warnings {
                 context.output.warn_diagnostic(&signed.path, warning);
             }
+            if !signed.unchanged {
+                print_signed(context, signed)?;
+            }
         }
+        report.held.iter().for_each(|held| show_held(context, held));
         for failed in &report.failed {
             context.output.print_error(&failed.error, None)?;
         }
@@ -234,6 +273,15 @@ fn show_sign_report(context: &CommandContext, report: &SignAnswer) -> CommandRes
             Ok(())
         }
     }
+}
+
+/// Names an item that was not signed, why, and what signs it.
+pub(super) fn show_held(context: &CommandContext, held: &SignCandidate) {
+    let output = &context.output;
+    output.warn(format_args!("{} is not signed: {}", paint(NAME, &held.item), held.reason()));
+    let requests = if held.state == ItemSignState::New { &held.requests } else { &held.added };
+    requests.iter().for_each(|request| output.alert(format_args!("  asks for {request}")));
+    output.alert(format_args!("  read it, then: {}", held.command()));
 }
 
 /// `rye verify`

@@ -2,13 +2,14 @@
 
 use lillux::CancelToken;
 use rye_engine::verbs::execute::{self, Caller, ExecuteRequest};
+use rye_engine::verbs::test_files::{self, NewTestFile};
 use rye_engine::{Code, Error};
-use rye_item::text::one_line;
+use rye_item::text::{counted, one_line};
 use rye_item::{ItemId, ItemRef, ItemType};
 use serde_json::{Map, Value};
 
 use super::threads::user_threads;
-use super::{CommandContext, CommandError, CommandResult};
+use super::{CommandContext, CommandError, CommandResult, confirm};
 use crate::arguments::TestArguments;
 use crate::output::{DIM, ERROR, NAME, SUCCESS, paint};
 use crate::settings;
@@ -34,6 +35,7 @@ pub fn test(context: &CommandContext, arguments: &TestArguments) -> CommandResul
             parameters.insert(name.to_owned(), Value::from(value));
         }
     }
+    review_files(context, arguments)?;
     let cancel = CancelToken::new().map_err(Error::from)?;
     settings::cancel_on_signals(&cancel);
     let runner = ItemRef::new(ItemType::Tool, ItemId::new(TEST_RUNNER).map_err(Error::from)?);
@@ -77,6 +79,43 @@ pub fn test(context: &CommandContext, arguments: &TestArguments) -> CommandResul
         None => Ok(()),
         Some(error) => Err(summary_error(&error).into()),
     }
+}
+
+/// Names the files that the user has not run as they are, and asks about those whose tool asks for more than the default.
+/// Without a yes the runner holds these back.
+fn review_files(context: &CommandContext, arguments: &TestArguments) -> CommandResult {
+    let (engine, output) = (&context.engine, &context.output);
+    let files = test_files::new_test_files(engine, arguments.id.as_deref(), arguments.file.as_deref());
+    let (mut asking, mut agreed): (Vec<_>, Vec<_>) =
+        files.into_iter().partition(|file| !file.asks.is_empty());
+    for file in &agreed {
+        output.note(format_args!("{} {} ({})", describe_state(file), paint(NAME, &file.file), file.tool));
+    }
+    let can_ask = context.settings.is_interactive && !output.is_json;
+    if !asking.is_empty() && (can_ask || arguments.yes) {
+        for file in &asking {
+            output.ask(format_args!("{} {} ({})", describe_state(file), paint(NAME, &file.file), file.tool));
+            file.asks
+                .iter()
+                .for_each(|request| output.ask(format_args!("  {} asks for {request}", file.tool)));
+        }
+        let is_agreed = arguments.yes || {
+            output.ask(format_args!("run {} with your rights? [y/N]", counted(asking.len(), "file")));
+            confirm()?
+        };
+        if is_agreed {
+            agreed.append(&mut asking);
+        }
+    }
+    // Without the record they are named again, or held back.
+    if let Err(error) = test_files::record_test_files(engine, &agreed) {
+        output.warn(format_args!("what was run is not recorded: {}", one_line(&error.message)));
+    }
+    Ok(())
+}
+
+fn describe_state(file: &NewTestFile) -> &'static str {
+    if file.is_changed { "changed test file" } else { "new test file" }
 }
 
 /// The failure without what was shown already.

@@ -15,8 +15,8 @@ fn author() -> User {
     user.write("knowledge/team/deep/lore.md", rye_test::knowledge("team/deep", "lore", "Lore", "Lore."));
     user.write("tools/team/data/logo.png", b"\x89PNG\xff\x00\xfe");
     user.write("tools/teamx/other.py", rye_test::tool("teamx", "Not bundled"));
-    user.ok(["sign", "tool", "team*/*"]);
-    user.ok(["sign", "directive", "team/*"]);
+    user.ok(["sign", "tool", "team*/*", "--yes"]);
+    user.ok(["sign", "directive", "team/*", "--yes"]);
     user.ok(["sign", "knowledge", "team/**"]);
     user
 }

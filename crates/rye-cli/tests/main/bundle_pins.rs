@@ -15,7 +15,7 @@ fn create_pinned(maker: &BundleAuthor, version: &str) -> std::path::PathBuf {
     let out = maker.user.context.path().join(format!("pinned-{version}"));
     let words = ["bundle", "create", "gifts", "--version", version, "--category", "team", "--with-lockfiles"];
     // A `.json` file among the tools cannot be signed; the manifest covers it.
-    maker.user.run(["sign", "tool", "team/*"]);
+    maker.user.run(["sign", "tool", "team/*", "--yes"]);
     maker.user.ok(["sign", "knowledge", "team/*"]);
     maker.user.ok(words.into_iter().chain(["--out", out.to_str().expect("text")]));
     out
@@ -97,7 +97,7 @@ fn unrunnable_bundle_tool_is_not_pinned() {
     let tool = "# version: 1.0.0\n# tool_type: shell\n# executor_id: other/shell\n# category: team\n# description: Is run\n\necho 1\n";
     maker.user.write("tools/team/far.sh", tool);
     // A `.json` file among the tools cannot be signed; the manifest covers it.
-    maker.user.run(["sign", "tool", "team/*"]);
+    maker.user.run(["sign", "tool", "team/*", "--yes"]);
     maker.user.ok(["sign", "knowledge", "team/*"]);
     let words = ["bundle", "create", "gifts", "--version", "1.0.0", "--category", "team", "--with-lockfiles"];
     let refusal = maker.user.assert_refused(words, 4, "RYE0605");

@@ -24,7 +24,7 @@ impl Bundle {
         ] {
             author.write(file, source);
         }
-        author.ok(["sign", "tool", "team*/*"]);
+        author.ok(["sign", "tool", "team*/*", "--yes"]);
         author.ok(["sign", "knowledge", "team/*"]);
         let folder = author.context.path().join("gifts");
         copy_tree(&author.project(), &folder);

@@ -34,7 +34,8 @@ fn example(name: &str) -> User {
             items.push(below.display().to_string());
         }
     }
-    let words: Vec<&str> = std::iter::once("sign").chain(items.iter().map(String::as_str)).collect();
+    let words: Vec<&str> =
+        std::iter::once("sign").chain(items.iter().map(String::as_str)).chain(["--yes"]).collect();
     user.ok(words);
     user
 }

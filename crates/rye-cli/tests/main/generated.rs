@@ -90,7 +90,7 @@ fn run_all(seed: u64, count: usize) -> BTreeMap<String, Vec<Value>> {
     for directive in &project.directives {
         user.write(&format!("directives/gen/{}.md", directive.name), &directive.text);
     }
-    user.ok(["sign", "directive", "gen/*"]);
+    user.ok(["sign", "directive", "gen/*", "--yes"]);
     let script = Arc::clone(&project);
     let model = FakeModel::start(move |request| script.reply(request));
     for root in project.directives.iter().filter(|directive| directive.is_root) {

@@ -27,7 +27,7 @@ fn write_resolving_runtime(user: &User, script: &str) {
         "tools/team/asks.yaml",
         "version: \"1.0.0\"\ntool_type: script\nexecutor_id: team/runtime\ncategory: team\nname: asks\ndescription: Runs\n",
     );
-    user.ok(["sign", "tool", "team/*", "--space", "user"]);
+    user.ok(["sign", "tool", "team/*", "--space", "user", "--yes"]);
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn unapproved_project_runs_no_test_file() {
     assert!(text(&refused["error"]).contains(&command), "{refused}");
     assert!(!user.project().join("shell.txt").exists());
     user.ok(["trust", "."]);
-    user.ok(["execute", "rye/dev/test_runner"]);
+    user.ok(["test", "--yes"]);
     assert!(user.project().join("shell.txt").exists());
 }
 

@@ -329,6 +329,6 @@ fn glob_leaves_what_others_signed() {
     // What was changed here is one's own to sign.
     bob.write_tool("hi", "2");
     assert_eq!(bob.data(["sign", "tool", "team/*"])["signed"][0]["item_id"], "team/hi");
-    let taken = bob.data(["sign", "**", "--take-over"]);
+    let taken = bob.data(["sign", "**", "--take-over", "--yes"]);
     assert!(taken.get("left").is_none(), "{taken}");
 }

@@ -142,7 +142,7 @@ fn kill_never_leaves_a_partial_lockfile() {
         let text = crate::tool_support::function_text("", &format!("return {round}"));
         user.write(&format!("tools/team/{name}.py"), text);
     }
-    user.ok(["sign", "tool", "team/*"]);
+    user.ok(["sign", "tool", "team/*", "--yes"]);
     for round in 0..24_u64 {
         let mut child = start(&user, &format!("tool{round}"));
         wait_for_io(&mut child, round * CALLS_PER_ROUND);

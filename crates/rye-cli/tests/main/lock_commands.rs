@@ -21,7 +21,7 @@ fn user_with_tool() -> User {
     let user = User::initialized();
     user.write("tools/team/deploy.yaml", tool("Deploys"));
     user.write("tools/team/runtime.yaml", runtime("Runs"));
-    user.ok(["sign", "tool", "team/*"]);
+    user.ok(["sign", "tool", "team/*", "--yes"]);
     user
 }
 
@@ -87,7 +87,7 @@ fn signing_updates_the_user_lockfile() {
     assert!(text(&signed["lockfile"]).ends_with("/.ai/lockfiles/team/deploy@1.0.0.lock.json"), "{signed}");
 
     user.write("tools/team/runtime.yaml", runtime("Runs otherwise"));
-    user.ok(["sign", "tool", "team/*"]);
+    user.ok(["sign", "tool", "team/*", "--yes"]);
     user.assert_refused(["lock", "verify"], 8, "RYE0501");
 }
 

@@ -120,7 +120,7 @@ fn server_tools_become_items() {
     let made = user.data(["execute", "rye/mcp/manager", "action=generate", "server=fake"]);
     assert_eq!(made["tool_count"], 8);
     user.assert_refused(["execute", "mcp/fake/add", "a=1", "b=2"], 4, "RYE0401");
-    user.ok(["sign", "tool", "mcp/fake/*"]);
+    user.ok(["sign", "tool", "mcp/fake/*", "--yes"]);
     assert_eq!(user.data(["execute", "mcp/fake/add", "a=1", "b=2"]), json!({"sum": 3}));
     let wrong = user.assert_refused(["execute", "mcp/fake/add", "a=1", "b=two"], 2, "RYE0106");
     assert_eq!(wrong["violations"][0]["path"], "$.b");
@@ -214,7 +214,7 @@ fn http_server_needs_an_allowed_address() {
     user.ok(["execute", "rye/mcp/manager", "action=refresh", "server=fake"]);
     let item = String::from_utf8(user.read("tools/mcp/fake/add.yaml")).expect("text");
     assert!(item.contains("executor_id: \"rye/core/runtimes/mcp/http\""), "{item}");
-    user.ok(["sign", "tool", "mcp/fake/*"]);
+    user.ok(["sign", "tool", "mcp/fake/*", "--yes"]);
     assert_eq!(user.data(["execute", "mcp/fake/add", "a=1", "b=2"]), json!({"sum": 3}));
 }
 

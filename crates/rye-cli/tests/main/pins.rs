@@ -20,7 +20,7 @@ fn user_with_package() -> User {
     let main = function_text("", "import json\nreturn getattr(json, 'OWNER', 'standard')");
     user.write("tools/team/kit/main.py", in_kit_category(&main));
     user.write("tools/team/kit/__init__.py", in_kit_category(&rye_test::tool("team", "A package")));
-    user.ok(["sign", "tool", "team/kit/*"]);
+    user.ok(["sign", "tool", "team/kit/*", "--yes"]);
     user
 }
 

@@ -413,7 +413,7 @@ fn documented_tools_run() {
     user.write("tools/team/slug.js", &code_blocks(page, "javascript")[0]);
     user.write("tools/team/size.sh", &code_blocks(page, "bash")[0]);
     user.write("tools/team/run.yaml", &code_blocks(page, "yaml")[0]);
-    user.ok(["sign", "tool", "team/*"]);
+    user.ok(["sign", "tool", "team/*", "--yes"]);
     assert_eq!(
         execute_data(&user, "greet", &["name=Ada", "times=2"]),
         json!({"greeting": "Hello, Ada!Hello, Ada!"})

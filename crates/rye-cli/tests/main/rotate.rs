@@ -66,7 +66,7 @@ fn pins_of_imported_files_still_match() {
         rye_test::tool("team", "Imports").replace("def execute", "from shared import WORD\n\n\ndef execute");
     let source = source.replace("return {}", "return {\"said\": WORD}");
     alice.user.write("tools/team/hi.py", source);
-    alice.ok(["sign", "tool", "team/*"]);
+    alice.ok(["sign", "tool", "team/*", "--yes"]);
     alice.ok(["lock", "update", "team/hi", "--scope", "project"]);
     alice.commit();
     let bob = Member::clone_of(&alice, "bob");

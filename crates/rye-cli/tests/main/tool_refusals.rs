@@ -86,7 +86,7 @@ fn sibling_import_names_the_file_to_add() {
     let head = "__version__ = \"1.0.0\"\n__category__ = \"team\"\n__tool_type__ = \"python\"\n__tool_description__ = \"d\"\n";
     user.write("tools/team/__init__.py", head);
     user.write("tools/team/helper.py", format!("{head}VALUE = 1\n"));
-    user.ok(["sign", "tool", "team/*"]);
+    user.ok(["sign", "tool", "team/*", "--yes"]);
     assert_eq!(user.data(["execute", "team/importer"]), 1);
     write_function(&user, "other", "import not_there_at_all");
     let run = user.run(["execute", "team/other", "--json"]);

@@ -2,7 +2,7 @@
 //! the command line out. What is policy for agents is decided here, once.
 
 mod agent_hints;
-mod review;
+pub(crate) mod review;
 pub mod schemas;
 
 use lillux::Digest;
@@ -302,7 +302,7 @@ pub fn sign<E: From<Error>>(
     let approved = may_sign(&SignTarget { item_type, id, source: tier, destination })?;
     if sign::is_glob(id) && destination.is_none() {
         let response =
-            sign::sign_glob(engine, item_type, id, tier, sign::OthersItems::Leave, &mut |_, _| {})?;
+            sign::sign_glob(engine, &[item_type], id, tier, sign::OthersItems::Leave.into(), &mut |_, _| {})?;
         return match response.failure() {
             Some(error) => Err(error.detail("data", response.to_value()).into()),
             None => Ok(success_response(None, None, response.to_value())),

@@ -182,7 +182,7 @@ fn hides_by_blanks(content: &str) -> bool {
 }
 
 /// What the item asks for, as an installation would show it.
-fn requested_capabilities(item: &ItemRef, located: &ItemFile) -> Vec<String> {
+pub(crate) fn requested_capabilities(item: &ItemRef, located: &ItemFile) -> Vec<String> {
     let path = format!(".ai/{}/{}{}", item.item_type.folder(), item.id, located.extension);
     let Ok(path) = BundlePath::new(path) else { return Vec::new() };
     let file = BundleFile {
@@ -211,19 +211,7 @@ fn content_change(engine: &Engine, located: &ItemFile) -> ContentChange {
     if signed.is_some_and(|signed| signed.hash == Digest::of(content)) {
         return ContentChange::Whole(plain(content));
     }
-    // Only the user's own signature names an earlier version; what cannot be read back, or was damaged, is none.
-    let own = engine.workspace.own_key.as_ref();
-    let signed = signed.filter(|signed| own.is_some_and(|own| own.verify(&signed.hash, &signed.signature)));
-    let store = signed_content_store(engine);
-    // A signature line can be put on any file: it names an earlier version of the item that was signed with it, and of no other.
-    let is_of_item = |hash: &Digest| {
-        let marker = Digest::of(&signed_marker(located.item_ref(), &located.path, hash));
-        matches!(store.get_blob(&marker), Ok(Some(_)))
-    };
-    let before = signed
-        .filter(|signed| is_of_item(&signed.hash))
-        .and_then(|signed| store.get_blob(&signed.hash).ok().flatten());
-    match before {
+    match previous_content(engine, located) {
         Some(before) => {
             let (before, after) = (plain(&before), plain(content));
             let (diff, is_cut) =
@@ -237,6 +225,30 @@ fn content_change(engine: &Engine, located: &ItemFile) -> ContentChange {
         }
         None => ContentChange::New(plain(content)),
     }
+}
+
+/// What the user signed last as this item, in this file: that which its signature line names.
+pub(crate) fn previous_content(engine: &Engine, located: &ItemFile) -> Option<Vec<u8>> {
+    let hash = recorded_hash(engine, located)?;
+    signed_content_store(engine).get_blob(&hash).ok().flatten()
+}
+
+/// Whether the user signed this very content as this item, in this file.
+pub(crate) fn is_signed_here(engine: &Engine, located: &ItemFile) -> bool {
+    let Some(format) = located.format() else { return false };
+    let content = &located.bytes()[FileLayout::parse(located.bytes(), format).content];
+    recorded_hash(engine, located) == Some(Digest::of(content))
+}
+
+/// The hash of the signature line, if it is the user's own and was made for this item.
+fn recorded_hash(engine: &Engine, located: &ItemFile) -> Option<Digest> {
+    let layout = FileLayout::parse(located.bytes(), located.format()?);
+    // Only the user's own signature names an earlier version; what cannot be read back, or was damaged, is none.
+    let own = engine.workspace.own_key.as_ref()?;
+    let signed = layout.signature.filter(|signed| own.verify(&signed.hash, &signed.signature))?;
+    // A signature line can be put on any file: it names an earlier version of the item that was signed with it, and of no other.
+    let marker = Digest::of(&signed_marker(located.item_ref(), &located.path, &signed.hash));
+    matches!(signed_content_store(engine).get_blob(&marker), Ok(Some(_))).then_some(signed.hash)
 }
 
 /// Each line behind a margin, so that no line of an item passes for the question itself.

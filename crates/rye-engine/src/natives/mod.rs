@@ -3,7 +3,7 @@
 
 mod keys_tool;
 mod mcp_servers;
-mod test_runner;
+pub(crate) mod test_runner;
 
 use rye_exec::{NativeCall, NativeError, NativeTool};
 use serde_json::Value;

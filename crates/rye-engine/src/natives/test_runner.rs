@@ -2,11 +2,13 @@
 //!
 //! A file names a tool and cases; each case is an ordinary execution with the caller's rights, so what may not run, or
 //! what the caller may not run, does not run here either. Test files are not signed: in a project that is not approved
-//! none is read.
+//! none is read, and one whose tool asks for more than the default runs for a person only after they agreed to it
+//! (`verbs/test_files.rs`).
 //! `assert` compares the whole answer (`status`, `data`, `error`, …): `path: value`, or `"path op value": true`.
 
 use std::path::{Path, PathBuf};
 
+use lillux::Digest;
 use rye_exec::{NativeCall, NativeError, NativeTool};
 use rye_item::condition::Condition;
 use rye_item::{ItemId, ItemRef, ItemType, text, yaml};
@@ -15,6 +17,7 @@ use serde_json::{Map, Value, json};
 
 use crate::engine::Engine;
 use crate::verbs::execute::{self, Caller, ExecuteRequest, LockMode};
+use crate::verbs::test_files::TestRecord;
 
 const TEST_FILE_SUFFIX: &str = ".test.yaml";
 const MAX_FILES: usize = 1000;
@@ -25,6 +28,13 @@ pub(super) struct TestRunner<'a> {
     pub(super) engine: &'a Engine,
     /// Who runs the tests.
     pub(super) request: &'a ExecuteRequest,
+}
+
+/// A test file as it was read.
+pub(crate) struct TestFile {
+    pub(crate) tool: ItemRef,
+    cases: Vec<TestCase>,
+    pub(crate) digest: Digest,
 }
 
 /// One case of a file.
@@ -77,10 +87,10 @@ impl NativeTool for TestRunner<'_> {
     fn call(&self, call: &NativeCall<'_>) -> Result<Value, NativeError> {
         let parameter = |name: &str| call.parameters.get(name).and_then(Value::as_str);
         let root = call.project.join(rye_space::AI_FOLDER).join("tests");
-        let mut files = Vec::new();
-        find_test_files(&root, Path::new(""), 0, &mut files);
-        files.sort();
+        let files = test_files(&root);
         self.check_allowed(call, &files)?;
+        // A thread's cases are held to its grants, and an agent may run the tool itself.
+        let record = (self.request.caller == Caller::Person).then(|| TestRecord::read(self.engine));
         let mut results = Vec::new();
         let (mut passed, mut failed) = (0_usize, 0_usize);
         for file in files {
@@ -88,7 +98,7 @@ impl NativeTool for TestRunner<'_> {
             if parameter("file").is_some_and(|filter| !file_text.contains(filter)) {
                 continue;
             }
-            let (tool, cases) = match read_test_file(&root, &file) {
+            let TestFile { tool, cases, digest } = match read_test_file(&root, &file) {
                 Ok(read) => read,
                 Err(problem) => {
                     failed += 1;
@@ -99,6 +109,8 @@ impl NativeTool for TestRunner<'_> {
             if parameter("tool").is_some_and(|filter| filter != tool.id.as_str()) {
                 continue;
             }
+            let new = record.as_ref().and_then(|record| record.find_new(self.engine, &file, &tool, &digest));
+            let refusal = new.filter(|new| !new.asks.is_empty()).map(|new| new.refusal());
             for case in cases {
                 if parameter("tag").is_some_and(|filter| !case.tags.iter().any(|tag| tag == filter)) {
                     continue;
@@ -106,7 +118,10 @@ impl NativeTool for TestRunner<'_> {
                 if call.cancel.is_cancelled() {
                     return Err(NativeError::failed("cancelled").with_data(json!({"results": results})));
                 }
-                let problems = self.run_case(&tool, &case, call);
+                let problems = match &refusal {
+                    Some(refusal) => vec![refusal.clone()],
+                    None => self.run_case(&tool, &case, call),
+                };
                 if problems.is_empty() {
                     passed += 1
                 } else {
@@ -182,6 +197,14 @@ impl TestRunner<'_> {
     }
 }
 
+/// The test files below `root`, in order.
+pub(crate) fn test_files(root: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    find_test_files(root, Path::new(""), 0, &mut files);
+    files.sort();
+    files
+}
+
 fn find_test_files(root: &Path, below: &Path, depth: usize, files: &mut Vec<PathBuf>) {
     let Ok(entries) = fs_err::read_dir(root.join(below)) else { return };
     for entry in entries.flatten() {
@@ -198,7 +221,7 @@ fn find_test_files(root: &Path, below: &Path, depth: usize, files: &mut Vec<Path
     }
 }
 
-fn read_test_file(root: &Path, file: &Path) -> Result<(ItemRef, Vec<TestCase>), String> {
+pub(crate) fn read_test_file(root: &Path, file: &Path) -> Result<TestFile, String> {
     let (bytes, _) = lillux::file::read_beneath(root, file, MAX_BYTES).map_err(|error| error.to_string())?;
     let source = std::str::from_utf8(&bytes).map_err(|_| "it is not UTF-8".to_owned())?;
     let document = yaml::parse(source).map_err(|problem| problem.to_string())?.value;
@@ -207,7 +230,7 @@ fn read_test_file(root: &Path, file: &Path) -> Result<(ItemRef, Vec<TestCase>), 
     let tests = document.get("tests").and_then(Value::as_array).ok_or("it has no list `tests`")?;
     let cases =
         tests.iter().enumerate().map(|(index, test)| parse_case(index, test)).collect::<Result<_, _>>()?;
-    Ok((ItemRef::new(ItemType::Tool, id), cases))
+    Ok(TestFile { tool: ItemRef::new(ItemType::Tool, id), cases, digest: Digest::of(&bytes) })
 }
 
 fn parse_case(index: usize, test: &Value) -> Result<TestCase, String> {

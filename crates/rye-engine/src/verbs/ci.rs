@@ -262,7 +262,8 @@ fn check_tests(engine: &Engine, cancel: &CancelToken) -> CiCheck {
     let Ok(id) = ItemId::new("rye/dev/test_runner") else { return CiCheck::empty("tests", "no test runner") };
     let request = ExecuteRequest::new(ItemRef::new(ItemType::Tool, id), cancel.clone())
         .with_lock_mode(LockMode::Frozen)
-        .with_caller(Caller::Agent);
+        // A person's run: files that they have not agreed to are held back.
+        .with_caller(Caller::Person);
     let (parameters, config) = (Map::new(), Map::new());
     let access = ToolAccess::default();
     let project = engine.workspace.roots.project.clone().unwrap_or_default();

@@ -20,6 +20,7 @@ pub mod search;
 pub mod sign;
 pub mod source;
 pub mod sync;
+pub mod test_files;
 pub mod trust;
 pub mod verify;
 pub mod why;

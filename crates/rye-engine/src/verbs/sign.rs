@@ -18,9 +18,11 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 mod checks;
+pub(crate) mod consent;
 
 use checks::check_item;
 pub use checks::schema_violations;
+pub use consent::{ItemSignState, OthersItems, SignCandidate, SignChoice, SignGate};
 
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
@@ -45,6 +47,9 @@ pub struct SignedItem {
     pub fingerprint: Fingerprint,
     /// It was signed already: nothing was written.
     pub unchanged: bool,
+    /// What it asks for beyond the default, a line each.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub asks: Vec<String>,
     /// What works but should be changed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<Diagnostic>,
@@ -86,6 +91,8 @@ pub struct SignResponse {
     pub failed: Vec<FailedSign>,
     /// What a pattern named and other keys had signed: it stays theirs.
     pub left: Vec<LeftItem>,
+    /// What a pattern named and needs a consent that was not given.
+    pub held: Vec<SignCandidate>,
 }
 
 /// An item that another key signed, unchanged since.
@@ -95,15 +102,6 @@ pub struct LeftItem {
     pub item: String,
     /// The key that signed it.
     pub fingerprint: Fingerprint,
-}
-
-/// What a pattern does with items that other keys signed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OthersItems {
-    /// They stay as they are.
-    Leave,
-    /// They are signed like all others.
-    TakeOver,
 }
 
 impl SignResponse {
@@ -118,9 +116,27 @@ impl SignResponse {
                 format!("signed {} of {}, {failed} failed", total - failed, counted(total, "item"))
             }
         };
+        let text = match self.held.len() {
+            0 => text,
+            held => format!("{text}, {held} not signed without a yes"),
+        };
         match self.left.len() {
             0 => text,
             left => format!("{text}, {left} left to those who signed them"),
+        }
+    }
+
+    /// Adds what came of signing `item`; the id to record is returned.
+    fn add(&mut self, item: &ItemRef, outcome: Result<(SignedItem, Option<SignedId>)>) -> Option<SignedId> {
+        match outcome {
+            Ok((signed, id)) => {
+                self.signed.push(signed);
+                id
+            }
+            Err(error) => {
+                self.failed.push(FailedSign { name: item.to_string(), error });
+                None
+            }
         }
     }
 
@@ -131,7 +147,13 @@ impl SignResponse {
     /// The failure it amounts to, if anything failed.
     #[must_use]
     pub fn failure(&self) -> Option<Error> {
-        let first_code = self.failed.first()?.error.code;
+        let Some(first_code) = self.failed.first().map(|failed| failed.error.code) else {
+            let refused = || {
+                Error::new(Code::ConsentNeeded, self.summary())
+                    .hint("read them, and sign each by its id; or all of them with the pattern and --yes")
+            };
+            return (!self.held.is_empty()).then(refused);
+        };
         let invalid = self.failed.iter().map(|failed| failed.error.code).find(|code| *code == Code::Invalid);
         let error = Error::new(invalid.unwrap_or(first_code), self.summary());
         Some(error.hint("all others are signed; correct these and sign again"))
@@ -149,6 +171,9 @@ impl SignResponse {
         });
         if !self.left.is_empty() {
             value["left"] = json!(self.left);
+        }
+        if !self.held.is_empty() {
+            value["held"] = self.held.iter().map(SignCandidate::to_value).collect();
         }
         value
     }
@@ -178,6 +203,20 @@ pub type SignProgress<'a> = &'a mut dyn FnMut(usize, usize);
 /// When it is not found, not valid, or cannot be signed.
 pub fn sign_item(engine: &Engine, item: &ItemRef, tier: Option<SpaceTier>) -> Result<SignedItem> {
     sign_approved(engine, item, tier, None)
+}
+
+/// As [`sign_item`], if `gate` lets it. What could not be signed is in the answer.
+///
+/// # Errors
+/// When it is not found, or there is no key.
+pub fn sign_named(
+    engine: &Engine,
+    item: &ItemRef,
+    tier: Option<SpaceTier>,
+    gate: Option<&mut dyn SignGate>,
+) -> Result<SignResponse> {
+    let target = (item.clone(), own_path(engine, item, tier)?);
+    sign_targets(engine, &[target], SignChoice { others: OthersItems::TakeOver, gate }, &mut |_, _| {})
 }
 
 /// As [`sign_item`]; if `agreed` is given, only bytes of that digest are signed.
@@ -293,7 +332,7 @@ fn immutable_error(item: &ItemRef) -> Error {
 
 pub use rye_item::id::is_glob;
 
-/// Signs every item of a type whose id matches. `*` does not cross `/`, `**` does; a pattern without `/` matches
+/// Signs every item of these types whose id matches. `*` does not cross `/`, `**` does; a pattern without `/` matches
 /// names at any depth. What others signed is not named by a pattern, unless `others` says so: a signature says who
 /// has read an item.
 ///
@@ -301,10 +340,10 @@ pub use rye_item::id::is_glob;
 /// When the pattern is wrong or nothing matches; failures of single items are in the answer.
 pub fn sign_glob(
     engine: &Engine,
-    item_type: ItemType,
+    item_types: &[ItemType],
     pattern: &str,
     tier: Option<SpaceTier>,
-    others: OthersItems,
+    choice: SignChoice<'_>,
     progress: SignProgress<'_>,
 ) -> Result<SignResponse> {
     let matcher = compile_glob(pattern)?;
@@ -321,9 +360,9 @@ pub fn sign_glob(
     let mut targets: Vec<(ItemRef, CandidatePath)> = Vec::new();
     for space in tiers {
         let folder = spaces.folder(&space).unwrap_or_default();
-        let walk = spaces.scan_strict(&space, &[item_type]);
+        let walk = spaces.scan_strict(&space, item_types);
         for entry in walk.map_err(|folder| Error::unreadable_folder(&folder))?.entries {
-            let is_identity = item_type == ItemType::Config && entry.item.id.is_within("keys");
+            let is_identity = entry.item.item_type == ItemType::Config && entry.item.id.is_within("keys");
             if !is_identity && matcher.is_match(entry.item.id.as_str()) {
                 let candidate = CandidatePath {
                     space: space.clone(),
@@ -338,12 +377,22 @@ pub fn sign_glob(
     if targets.is_empty() {
         return Err(Error::new(
             Code::NotFound,
-            format!("no {item_type} matches `{}`", rye_item::text::one_line(pattern)),
+            format!("no {} matches `{}`", type_words(item_types), rye_item::text::one_line(pattern)),
         )
         .hint("`*` matches within one segment of an id, `**` across segments"));
     }
     targets.sort_by(|left, right| left.1.path.cmp(&right.1.path));
-    sign_targets(engine, &targets, others, progress)
+    sign_targets(engine, &targets, choice, progress)
+}
+
+/// The types as words: `directive, tool or knowledge`.
+fn type_words(item_types: &[ItemType]) -> String {
+    let words: Vec<&str> = item_types.iter().map(|item_type| item_type.as_str()).collect();
+    match words.split_last() {
+        Some((last, [])) => (*last).to_owned(),
+        Some((last, first)) => format!("{} or {last}", first.join(", ")),
+        None => "item".to_owned(),
+    }
 }
 
 fn compile_glob(pattern: &str) -> Result<GlobMatcher> {
@@ -359,7 +408,12 @@ fn compile_glob(pattern: &str) -> Result<GlobMatcher> {
 ///
 /// # Errors
 /// When there is no key; failures of single files are in the answer.
-pub fn sign_paths(engine: &Engine, paths: &[PathBuf], progress: SignProgress<'_>) -> Result<SignResponse> {
+pub fn sign_paths(
+    engine: &Engine,
+    paths: &[PathBuf],
+    gate: Option<&mut dyn SignGate>,
+    progress: SignProgress<'_>,
+) -> Result<SignResponse> {
     let mut targets = Vec::new();
     let mut failed = Vec::new();
     for path in paths {
@@ -371,7 +425,8 @@ pub fn sign_paths(engine: &Engine, paths: &[PathBuf], progress: SignProgress<'_>
             Err(error) => failed.push(FailedSign { name: path.display().to_string(), error }),
         }
     }
-    let mut response = sign_targets(engine, &targets, OthersItems::TakeOver, progress)?;
+    let choice = SignChoice { others: OthersItems::TakeOver, gate };
+    let mut response = sign_targets(engine, &targets, choice, progress)?;
     response.failed.extend(failed);
     Ok(response)
 }
@@ -379,13 +434,14 @@ pub fn sign_paths(engine: &Engine, paths: &[PathBuf], progress: SignProgress<'_>
 pub(crate) fn sign_targets(
     engine: &Engine,
     targets: &[(ItemRef, CandidatePath)],
-    others: OthersItems,
+    mut choice: SignChoice<'_>,
     progress: SignProgress<'_>,
 ) -> Result<SignResponse> {
     let (key, now) = (engine.signing_key()?, engine.now()?);
     let own = key.public_key().fingerprint();
     let mut response = SignResponse::default();
     let mut ids = Vec::new();
+    let mut held = Vec::new();
     for (done, (item, path)) in targets.iter().enumerate() {
         progress(done, targets.len());
         let located = match engine.workspace.spaces.read(item, path) {
@@ -396,17 +452,36 @@ pub(crate) fn sign_targets(
             }
         };
         let signer = current_signer(&located).filter(|signer| *signer != own);
-        if let (OthersItems::Leave, Some(fingerprint)) = (others, signer) {
+        if let (OthersItems::Leave, Some(fingerprint)) = (choice.others, signer) {
             response.left.push(LeftItem { item: item.to_string(), fingerprint });
             continue;
         }
-        match sign_located(engine, &located, path, &key, &now) {
-            Ok((signed, id)) => {
-                response.signed.push(signed);
-                ids.extend(id);
+        if let Some(gate) = choice.gate.as_deref_mut() {
+            let candidate = SignCandidate::new(engine, &located);
+            if !gate.admits(&candidate) && check_item(engine, &located).problems.is_empty() {
+                held.push((candidate, located, path));
+                continue;
             }
-            Err(error) => response.failed.push(FailedSign { name: item.to_string(), error }),
         }
+        let outcome = sign_located(engine, &located, path, &key, &now);
+        ids.extend(response.add(item, outcome));
+    }
+    let candidates: Vec<SignCandidate> = held.iter().map(|(candidate, ..)| candidate.clone()).collect();
+    let is_agreed = match choice.gate {
+        Some(gate) if !held.is_empty() => {
+            progress(targets.len(), targets.len());
+            gate.confirms(&candidates)
+        }
+        Some(_) | None => false,
+    };
+    if is_agreed {
+        // The bytes that were looked at, or none.
+        for (candidate, located, path) in &held {
+            let outcome = sign_located(engine, located, path, &key, &now);
+            ids.extend(response.add(&candidate.item, outcome));
+        }
+    } else {
+        response.held = candidates;
     }
     let folders: BTreeSet<&Path> = targets.iter().filter_map(|(_, path)| path.path.parent()).collect();
     for folder in folders {
@@ -475,6 +550,7 @@ fn sign_located(
         hash: signature.hash.to_hex(),
         fingerprint: signature.fingerprint,
         unchanged,
+        asks: consent::requests_beyond_default(item, located),
         warnings: checks.warnings,
         lockfile: None,
     };

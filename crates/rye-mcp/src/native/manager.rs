@@ -120,6 +120,7 @@ fn refresh(mcp_call: &McpCall<'_>) -> Result<Value, NativeError> {
     let mut changed = Vec::new();
     let mut kept = Vec::new();
     let mut names = Vec::new();
+    let mut unsigned = Vec::new();
     for (name, tool) in items::file_names(&tool_list) {
         let text = items::tool_item(&id, &server.transport, &name, tool);
         let file = format!("{name}.yaml");
@@ -131,8 +132,14 @@ fn refresh(mcp_call: &McpCall<'_>) -> Result<Value, NativeError> {
                 )));
             }
             // A file that says the same keeps its signature.
-            Some(existing) if without_signature(&existing.text) == text => kept.push(file.clone()),
+            Some(existing) if without_signature(&existing.text) == text => {
+                if existing.text == text {
+                    unsigned.push(name);
+                }
+                kept.push(file.clone());
+            }
             Some(_) | None => {
+                unsigned.push(name);
                 changed.push((ProjectFile::new(mcp_call.call, &format!("{}/{file}", tools_dir(&id)))?, text))
             }
         }
@@ -149,6 +156,13 @@ fn refresh(mcp_call: &McpCall<'_>) -> Result<Value, NativeError> {
         file.file.remove()?;
     }
     let written: Vec<Value> = changed.iter().map(|(target, _)| target.to_value()).collect();
+    // By their ids: a pattern would also name what others put into the folder.
+    let next: Vec<String> = unsigned
+        .iter()
+        .map(|name| {
+            format!("ask the user to read the file and sign it: `rye sign tool mcp/{}/{name}`", id.name())
+        })
+        .collect();
     let removed: Vec<Value> = stale.iter().map(|file| file.file.to_value()).collect();
     Ok(json!({
         "server": id.as_str(),
@@ -156,7 +170,7 @@ fn refresh(mcp_call: &McpCall<'_>) -> Result<Value, NativeError> {
         "written": written,
         "unchanged": kept,
         "removed": removed,
-        "next": [format!("ask the user to read the files and sign them: `rye sign tool 'mcp/{}/*'`", id.name())],
+        "next": next,
     }))
 }
 

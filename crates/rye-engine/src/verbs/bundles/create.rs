@@ -235,7 +235,7 @@ fn sign_unsigned(
 ) -> Result<Vec<String>> {
     let paths: Vec<PathBuf> =
         invalid.iter().map(|invalid| ai.join(invalid.path.trim_start_matches(".ai/"))).collect();
-    let response = sign::sign_paths(engine, &paths, &mut |_, _| {})?;
+    let response = sign::sign_paths(engine, &paths, None, &mut |_, _| {})?;
     if let Some(first) = response.failed.first() {
         let failed: Vec<String> = response
             .failed

@@ -218,7 +218,7 @@ fn resign_items(engine: &Engine, former: &[PublicKey], report: &mut ResignReport
         resigned::add_former_lines(ai, signer.as_str(), lines)?;
     }
     targets.sort_by(|left, right| left.1.path.cmp(&right.1.path));
-    let response = sign::sign_targets(engine, &targets, sign::OthersItems::TakeOver, &mut |_, _| {})?;
+    let response = sign::sign_targets(engine, &targets, sign::OthersItems::TakeOver.into(), &mut |_, _| {})?;
     report
         .items
         .extend(response.signed.iter().map(|signed| format!("{}:{}", signed.item_type, signed.item_id)));
