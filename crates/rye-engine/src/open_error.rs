@@ -31,6 +31,17 @@ impl From<WorkspaceError> for Error {
                     .hint(format!("if it is yours: chmod go-w {word}"))
                     .hint("or use another user space: --user-space DIR")
             }
+            WorkspaceError::Roots(RootsError::ForeignCache { .. }) => {
+                Self::new(Code::UnsafeRoots, message)
+                    .hint("what runs is staged there: name a folder of your own, such as XDG_CACHE_HOME=~/.cache")
+                    .hint("as root, with the home of another user: HOME=/root rye …")
+            }
+            WorkspaceError::Roots(RootsError::OpenCache { path, .. }) => {
+                let word = rye_item::text::shell_word(&path.display().to_string());
+                Self::new(Code::UnsafeRoots, message)
+                    .hint("what runs is staged there: name a folder of your own, such as XDG_CACHE_HOME=~/.cache")
+                    .hint(format!("if it is yours, and nobody else put anything there: chmod go-w {word}"))
+            }
             WorkspaceError::Roots(RootsError::Unreadable { path, reason }) => {
                 Self::unreadable_folder(&InvalidItemFile { path, reason })
             }

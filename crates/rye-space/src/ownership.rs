@@ -71,6 +71,8 @@ pub fn check_owner(project: &Path, recorded: &[u32]) -> Result<(), RootsError> {
     }
 }
 
+/// Every user may write.
+const OTHERS_WRITE: u32 = 0o002;
 /// The group may write.
 const GROUP_WRITES: u32 = 0o020;
 
@@ -118,6 +120,62 @@ fn check_tree(path: &Path, excluded: &Path, depth: usize) -> Result<(), RootsErr
     entries.map(|entry| entry.path()).try_for_each(|path| check_tree(&path, excluded, depth - 1))
 }
 
+/// A folder in which users cannot rename or remove what belongs to others.
+const STICKY: u32 = 0o1000;
+/// Other users may enter a folder.
+const OTHERS_ENTER: u32 = 0o011;
+
+/// Refuses a cache folder that another user than this one or root owns or may write to, or in which such a user's files lie:
+/// what is staged, mounted and moved aside there is used as it is. Of the folder above, other users may have a share if it is
+/// sticky, as `/tmp` is; then the cache folder is made here, before they can make it.
+///
+/// # Errors
+/// The first such file or folder.
+pub fn check_cache(cache: &Path) -> Result<(), RootsError> {
+    if let Some(parent) = cache.parent().filter(|parent| !parent.as_os_str().is_empty())
+        && let Ok(found) = fs_err::metadata(parent)
+    {
+        // In a user namespace root itself may be unknown.
+        let is_root = |owner: u32| overflow_uid() == Some(owner);
+        match foreign_control(&found) {
+            None => {}
+            Some(ForeignControl::Owner(owner)) if !is_root(owner) => {
+                return Err(RootsError::ForeignCache { path: parent.to_owned(), owner });
+            }
+            Some(ForeignControl::Owner(_)) if found.mode() & (OTHERS_WRITE | STICKY) != OTHERS_WRITE => {}
+            Some(ForeignControl::Mode(mode)) if mode & STICKY != 0 => {
+                // What cannot be made is reported where it is used.
+                let _ = lillux::file::create_dirs(cache, true);
+            }
+            Some(ForeignControl::Owner(_) | ForeignControl::Mode(_)) => {
+                return Err(RootsError::OpenCache { path: parent.to_owned(), mode: found.mode() & 0o7777 });
+            }
+        }
+    }
+    let Ok(found) = fs_err::metadata(cache) else { return Ok(()) };
+    check_cache_entry(cache, true)?;
+    // In a folder that nobody else can enter, modes do not matter.
+    let is_entered = found.mode() & OTHERS_ENTER != 0;
+    let entries = fs_err::read_dir(cache).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).try_for_each(|path| check_cache_entry(&path, is_entered))
+}
+
+fn check_cache_entry(path: &Path, checks_mode: bool) -> Result<(), RootsError> {
+    // A link and what it leads to.
+    for found in [fs_err::symlink_metadata(path), fs_err::metadata(path)].into_iter().flatten() {
+        match foreign_control(&found) {
+            Some(ForeignControl::Owner(owner)) => {
+                return Err(RootsError::ForeignCache { path: path.to_owned(), owner });
+            }
+            Some(ForeignControl::Mode(mode)) if checks_mode && !found.is_symlink() => {
+                return Err(RootsError::OpenCache { path: path.to_owned(), mode });
+            }
+            Some(ForeignControl::Mode(_)) | None => {}
+        }
+    }
+    Ok(())
+}
+
 /// Folders of user space that a group may write to.
 #[must_use]
 pub fn group_writable(roots: &Roots) -> Vec<PathBuf> {
@@ -135,6 +193,50 @@ mod tests {
         let project = folder.path().canonicalize().expect("a folder").join("above/project");
         lillux::file::create_dirs(&project.join(AI_FOLDER), false).expect("folders");
         (folder, project)
+    }
+
+    #[test]
+    fn caches_that_others_can_change_are_refused() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let shared = folder.path().canonicalize().expect("a folder").join("shared");
+        let cache = shared.join("rye");
+        lillux::file::create_dirs(&cache.join("run"), false).expect("folders");
+        let mode = |path: &Path, mode: u32| lillux::file::set_mode(path, mode).expect("a mode");
+        assert_eq!(check_cache(&cache), Ok(()));
+        // The folder above may be shared if nobody can move what is in it.
+        mode(&shared, 0o1777);
+        assert_eq!(check_cache(&cache), Ok(()));
+        mode(&shared, 0o777);
+        assert_eq!(check_cache(&cache), Err(RootsError::OpenCache { path: shared.clone(), mode: 0o777 }));
+        mode(&shared, 0o755);
+        for open in [cache.clone(), cache.join("run")] {
+            mode(&open, 0o1777);
+            assert_eq!(check_cache(&cache), Err(RootsError::OpenCache { path: open.clone(), mode: 0o1777 }));
+            mode(&open, 0o755);
+        }
+        mode(&cache.join("run"), 0o777);
+        mode(&cache, 0o700);
+        assert_eq!(check_cache(&cache), Ok(()), "nobody else gets there");
+        if effective_uid() != ROOT_UID {
+            return;
+        }
+        for given in [shared.clone(), cache.clone(), cache.join("run")] {
+            std::os::unix::fs::chown(&given, Some(4321), None).expect("given away");
+            assert_eq!(
+                check_cache(&cache),
+                Err(RootsError::ForeignCache { path: given.clone(), owner: 4321 })
+            );
+            std::os::unix::fs::chown(&given, Some(0), None).expect("given back");
+        }
+    }
+
+    #[test]
+    fn missing_cache_in_a_shared_folder_is_made() {
+        let folder = tempfile::tempdir().expect("a folder");
+        lillux::file::set_mode(folder.path(), 0o1777).expect("a mode");
+        let cache = folder.path().join("rye");
+        assert_eq!(check_cache(&cache), Ok(()));
+        assert_eq!(fs_err::metadata(&cache).expect("made").mode() & 0o7777, 0o700);
     }
 
     #[test]

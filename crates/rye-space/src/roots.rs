@@ -74,6 +74,22 @@ pub enum RootsError {
         /// Its permission bits.
         mode: u32,
     },
+    /// Another user could change what is run from the cache.
+    #[error("the cache folder `{}` belongs to another user (uid {owner})", path.display())]
+    ForeignCache {
+        /// The folder or file that is another user's.
+        path: PathBuf,
+        /// Its owner.
+        owner: u32,
+    },
+    /// Other users could change what is run from the cache.
+    #[error("other users can change the cache folder `{}` (mode {mode:04o})", path.display())]
+    OpenCache {
+        /// The folder or file that is open.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
     /// What is in a space cannot be seen, so that other items would take its place.
     #[error("the folder `{}` cannot be read: {reason}", path.display())]
     Unreadable {
@@ -124,13 +140,14 @@ impl Roots {
         [self.user.clone(), ai.clone(), ai.join("config"), ai.join("config/keys")]
     }
 
-    /// Refuses a user space or key folder inside the project, one that others own or may write to, a project that is
+    /// Refuses a user space or key folder inside the project, a user space or cache that others own or may write to, a project that is
     /// linked to elsewhere, and folders of either that cannot be read.
     ///
     /// # Errors
     /// What is wrong with the roots.
     pub fn check(&self) -> Result<(), RootsError> {
         crate::ownership::check_user_space(self)?;
+        crate::ownership::check_cache(&self.cache)?;
         let decisions = ["config/keys/trusted", "config/keys/revoked", "config/trust"];
         let own = decisions.iter().map(|name| self.user_ai().join(name));
         for folder in self.project_ai().into_iter().chain([self.user_ai()]).chain(own) {

@@ -239,3 +239,41 @@ fn unreadable_folders_are_named() {
         }
     }
 }
+
+#[test]
+fn cache_of_others_is_refused() {
+    let user = User::initialized();
+    let shared = user.context.path().join("shared");
+    fs::create_dir(&shared).expect("a folder");
+    set_mode(&shared, 0o1777);
+    let command = || {
+        let mut command = user.command();
+        command.env("XDG_CACHE_HOME", &shared).args(["--json", "execute", "examples/hello"]);
+        command
+    };
+    assert_eq!(run(&mut command()).exit, 0);
+    let made = fs::metadata(shared.join("rye")).expect("made").permissions().mode();
+    assert_eq!(made & 0o7777, 0o700);
+    // In a folder that others may write to, what is there can be replaced.
+    set_mode(&shared, 0o777);
+    let refused = run(&mut command()).error(4, "RYE0418");
+    assert!(refused["hints"].to_string().contains("XDG_CACHE_HOME"), "{refused}");
+    set_mode(&shared, 0o1777);
+    set_mode(&shared.join("rye"), 0o777);
+    run(&mut command()).error(4, "RYE0418");
+    set_mode(&shared.join("rye"), 0o755);
+    set_mode(&shared.join("rye/run"), 0o777);
+    run(&mut command()).error(4, "RYE0418");
+    set_mode(&shared.join("rye/run"), 0o700);
+    assert_eq!(run(&mut command()).exit, 0);
+    // Only root gives folders away.
+    for given in ["rye", "rye/run"] {
+        let path = shared.join(given);
+        if chown(&path, Some(MALLORY), None).is_err() {
+            return;
+        }
+        let refused = run(&mut command()).error(4, "RYE0418");
+        assert!(text(&refused["error"]).contains("another user (uid 4321)"), "{refused}");
+        chown(&path, Some(0), None).expect("given back");
+    }
+}
