@@ -165,7 +165,7 @@ fn unapproved_project_runs_no_test_file() {
 fn test_cases_run_no_tests() {
     let user = User::initialized();
     write_tests(&user, "rye/dev/test_runner", "{}");
-    let failed = run(user.command().args(["--json", "execute", "rye/dev/test_runner"]));
+    let failed = run(user.command().args(["--json", "test", "--yes"]));
     assert!(failed.stdout.contains("a test case cannot run the test runner"), "{failed}");
 }
 
