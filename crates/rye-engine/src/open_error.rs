@@ -40,7 +40,7 @@ impl From<WorkspaceError> for Error {
                 let word = rye_item::text::shell_word(&path.display().to_string());
                 Self::new(Code::UnsafeRoots, message)
                     .hint("what runs is staged there: name a folder of your own, such as XDG_CACHE_HOME=~/.cache")
-                    .hint(format!("if it is yours, and nobody else put anything there: chmod go-w {word}"))
+                    .hint(format!("if it is yours, and all that is in it: chmod go-w {word}"))
             }
             WorkspaceError::Roots(RootsError::Unreadable { path, reason }) => {
                 Self::unreadable_folder(&InvalidItemFile { path, reason })

@@ -154,7 +154,7 @@ pub fn check_cache(cache: &Path) -> Result<(), RootsError> {
     }
     let Ok(found) = fs_err::metadata(cache) else { return Ok(()) };
     check_cache_entry(cache, true)?;
-    // In a folder that nobody else can enter, modes do not matter.
+    // In a folder that no other user can enter, modes do not matter.
     let is_entered = found.mode() & OTHERS_ENTER != 0;
     let entries = fs_err::read_dir(cache).into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).try_for_each(|path| check_cache_entry(&path, is_entered))
@@ -203,7 +203,7 @@ mod tests {
         lillux::file::create_dirs(&cache.join("run"), false).expect("folders");
         let mode = |path: &Path, mode: u32| lillux::file::set_mode(path, mode).expect("a mode");
         assert_eq!(check_cache(&cache), Ok(()));
-        // The folder above may be shared if nobody can move what is in it.
+        // The folder above may be shared if other users cannot move what is in it.
         mode(&shared, 0o1777);
         assert_eq!(check_cache(&cache), Ok(()));
         mode(&shared, 0o777);
@@ -216,7 +216,7 @@ mod tests {
         }
         mode(&cache.join("run"), 0o777);
         mode(&cache, 0o700);
-        assert_eq!(check_cache(&cache), Ok(()), "nobody else gets there");
+        assert_eq!(check_cache(&cache), Ok(()), "no other user gets there");
         if effective_uid() != ROOT_UID {
             return;
         }

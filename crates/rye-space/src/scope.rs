@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn config_of_rye_is_told_from_config_of_tools() {
+    fn only_config_of_rye_is_rye_config() {
         for own in ["config", "agent/hooks", "Agent/hooks", "execution/sandbox", "keys/trusted/a", "trust/x"]
         {
             assert!(is_rye_config(&id(own)), "{own}");

@@ -40,7 +40,7 @@ fn at_a_terminal(user: &User, answer: &str, words: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).expect("what was seen")
 }
 
-/// A tool that nobody has signed, as another tool may have left it.
+/// An unsigned tool, as another tool may have left it.
 fn plant(user: &User, name: &str, metadata: &str) {
     user.write(&format!("tools/team/{name}.py"), function_text(metadata, "return 1"));
 }

@@ -1,4 +1,4 @@
-//! Which test files the user has run as they are. Test files are not signed: whoever may write to the project can leave one behind
+//! Which test files the user has run as they are. Test files are not signed: anyone who may write to the project can leave one behind
 //! that has the next `rye test` run a tool with the user's rights and with parameters of their choice. So a file whose tool asks for
 //! more than the default runs only if the user agreed to that very file.
 
@@ -132,7 +132,7 @@ pub fn record_test_files(engine: &Engine, files: &[NewTestFile]) -> Result<()> {
     }
     let mut record = TestRecord::read(engine);
     if record.entries.len() + files.len() > MAX_RECORDED_FILES {
-        // What is forgotten is asked for once more.
+        // What is dropped is asked about again.
         record.entries.clear();
     }
     record.entries.extend(files.iter().map(|file| file.entry.clone()));
