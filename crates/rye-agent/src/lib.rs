@@ -16,6 +16,7 @@ pub mod models;
 pub mod preflight;
 pub mod prepare;
 pub mod provider_chain;
+mod receipt_summary;
 pub mod redact;
 pub mod result_format;
 pub mod rolling;

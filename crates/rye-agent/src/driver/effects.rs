@@ -20,6 +20,7 @@ use crate::dispatch::Dispatcher;
 use crate::envelope::ResultEnvelope;
 use crate::file_inputs::attach_files;
 use crate::machine::{CostBound, ToolResult};
+use crate::receipt_summary::receipt_summary;
 use crate::redact::{RedactStream, RedactionTally, Redactor};
 use crate::result_format::{self, ArtifactStore};
 use crate::thread_id::ThreadId;
@@ -263,11 +264,16 @@ fn to_tool_result(
     artifacts: Option<&dyn ArtifactStore>,
     started_at: Instant,
 ) -> (ToolResult, RedactionTally) {
+    let sandbox = envelope.get("sandbox").and_then(|receipt| receipt_summary(receipt, redactor));
     let formatted =
         result_format::format_for_model(action.action(), envelope, max_chars, artifacts, redactor);
     let duration_ms = u64::try_from(started_at.elapsed().as_millis()).unwrap_or(u64::MAX);
-    let result =
-        ToolResult { is_error: formatted.is_error, duration_ms, ..ToolResult::failure(formatted.content) };
+    let result = ToolResult {
+        is_error: formatted.is_error,
+        duration_ms,
+        sandbox,
+        ..ToolResult::failure(formatted.content)
+    };
     (result, formatted.redacted)
 }
 

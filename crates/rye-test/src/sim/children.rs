@@ -55,7 +55,8 @@ impl SimChildren {
                     let content = json!({"status": status.as_str(), "thread_id": id}).to_string();
                     let is_error = status != ThreadStatus::Completed;
                     let (child, child_status) = (Some(id.clone()), Some(status));
-                    return ToolResult { content, is_error, duration_ms: 0, child, child_status };
+                    let result = ToolResult { is_error, ..ToolResult::failure(content) };
+                    return ToolResult { child, child_status, ..result };
                 }
                 None => return ToolResult::failure("the child was lost"),
                 Some(_) => {}

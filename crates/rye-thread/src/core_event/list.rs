@@ -270,6 +270,8 @@ core_events! {
         output: Option<String>,
         /// The failure, instead of a result.
         error: Option<String>,
+        /// How the sandbox confined the program that ran: `level`, what enforced each of the `rules`, `unenforced` ones.
+        sandbox: Option<Map<String, Value>>,
     }
 
     /// A hook changed the arguments of a call before it was made.

@@ -2,7 +2,7 @@
 
 use crate::model::{ModelError, ModelResponse};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::approval::ApprovalAnswer;
 use crate::limits::ThreadLimits;
@@ -249,12 +249,22 @@ pub struct ToolResult {
     /// How that thread ended or stopped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub child_status: Option<ThreadStatus>,
+    /// How the sandbox confined the program that ran, if one did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<Map<String, Value>>,
 }
 
 impl ToolResult {
     /// A failure that took no time.
     #[must_use]
     pub fn failure(content: impl Into<String>) -> Self {
-        Self { content: content.into(), is_error: true, duration_ms: 0, child: None, child_status: None }
+        Self {
+            content: content.into(),
+            is_error: true,
+            duration_ms: 0,
+            child: None,
+            child_status: None,
+            sandbox: None,
+        }
     }
 }

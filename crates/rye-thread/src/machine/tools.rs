@@ -563,8 +563,8 @@ fn emit_child_finished(child: &ThreadId, status: Option<ThreadStatus>, call_id: 
 pub(super) fn emit_tool_result(call_id: &str, result: &ToolResult) -> Effect {
     let content = Some(result.content.clone());
     let (output, error) = if result.is_error { (None, content) } else { (content, None) };
-    let (call_id, duration_ms) = (call_id.to_owned(), result.duration_ms);
-    ThreadState::record(CoreEvent::ToolCallResult { call_id, duration_ms, output, error })
+    let (call_id, duration_ms, sandbox) = (call_id.to_owned(), result.duration_ms, result.sandbox.clone());
+    ThreadState::record(CoreEvent::ToolCallResult { call_id, duration_ms, output, error, sandbox })
 }
 
 pub(super) fn error_text(message: &str) -> String {

@@ -210,6 +210,7 @@ impl Harness {
             duration_ms: 3,
             child: None,
             child_status: None,
+            sandbox: None,
         };
         self.apply(ThreadEvent::ToolDone { index, result });
     }

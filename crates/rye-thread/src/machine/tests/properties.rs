@@ -78,6 +78,7 @@ fn respond(play: &mut Harness, choice: u8) {
                 duration_ms: 1,
                 child: None,
                 child_status: None,
+                sandbox: None,
             };
             play.apply(ThreadEvent::ToolDone { index: *index, result });
         }
