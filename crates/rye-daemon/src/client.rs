@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 use lillux::file::Lock;
 use lillux::process::{DaemonChild, spawn_daemon};
 use rye_agent::thread_id::ThreadId;
-use rye_agent::threads::{BackgroundConnection, BackgroundHost, TakeoverReport};
+use rye_agent::threads::{BackgroundConnection, BackgroundHost, ResumeOptions, TakeoverReport};
 use rye_engine::{Code, Error, Result};
 
 use crate::location::ThreadsLocation;
-use crate::protocol::{self, DaemonResponse, TakeoverRequest};
+use crate::protocol::{self, DaemonResponse, ResumeCommand, TakeoverRequest};
 use crate::runtime_dir::RuntimeDir;
 
 /// How long a process may take until it can be reached.
@@ -126,22 +126,47 @@ struct DaemonConnection {
 
 impl BackgroundConnection for DaemonConnection {
     fn take_over(self: Box<Self>, threads: &[ThreadId]) -> Result<TakeoverReport> {
-        let Self { client, mut stream, location_lock } = *self;
+        match self.ask(threads.to_vec(), None)? {
+            DaemonResponse::TakenOver(report) => Ok(report),
+            DaemonResponse::Refused(reason) => {
+                let reason = rye_item::text::one_line(&reason);
+                Err(Error::new(Code::NoBackground, format!("the background process: {reason}"))
+                    .hint("run it in the foreground"))
+            }
+            DaemonResponse::Resumed(_) | DaemonResponse::NotResumed(_) => Err(unexpected_response()),
+        }
+    }
+
+    fn resume(self: Box<Self>, id: &ThreadId, options: &ResumeOptions) -> Result<Option<u32>> {
+        let command = ResumeCommand { thread: id.clone(), options: options.clone() };
+        match self.ask(vec![id.clone()], Some(command))? {
+            DaemonResponse::Resumed(pid) => Ok(Some(pid)),
+            DaemonResponse::NotResumed(failure) => Err(failure.into_error()),
+            // A process of an older release; nothing was done.
+            DaemonResponse::Refused(_) => Ok(None),
+            DaemonResponse::TakenOver(_) => Err(unexpected_response()),
+        }
+    }
+}
+
+fn unexpected_response() -> Error {
+    unreachable_error(&io::Error::other("it answers something else"))
+}
+
+impl DaemonConnection {
+    /// Asks, and asks again where the process ends before it answers: it takes nothing with it.
+    fn ask(self, threads: Vec<ThreadId>, resume: Option<ResumeCommand>) -> Result<DaemonResponse> {
+        let Self { client, mut stream, location_lock } = self;
         drop(location_lock);
         let line = protocol::encode_line(&TakeoverRequest {
             location: client.location.clone(),
             environment: client.environment.clone(),
-            threads: threads.to_vec(),
+            threads,
+            resume,
         })?;
         for _ in 0..MAX_ATTEMPTS {
-            // A process that ends takes nothing with it: the next is asked the same.
             match exchange(&mut stream, &line) {
-                Ok(Some(DaemonResponse::TakenOver(report))) => return Ok(report),
-                Ok(Some(DaemonResponse::Refused(reason))) => {
-                    let reason = rye_item::text::one_line(&reason);
-                    return Err(Error::new(Code::NoBackground, format!("the background process: {reason}"))
-                        .hint("run it in the foreground"));
-                }
+                Ok(Some(response)) => return Ok(response),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     let seconds = client.response_timeout.as_secs();
                     let reason = format!("it has not answered within {seconds} s");

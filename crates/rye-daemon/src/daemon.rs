@@ -8,14 +8,14 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use lillux::process::Launcher;
-use rye_agent::driver::MillisClock;
+use rye_agent::driver::{CancelSignal, MillisClock};
 use rye_agent::thread_id::ThreadId;
 use rye_agent::threads::TakeoverReport;
 use rye_engine::{Code, Error, Result};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 
-use crate::protocol::{self, DaemonResponse, TakeoverRequest};
+use crate::protocol::{self, DaemonResponse, ResumeCommand, ResumeFailure, TakeoverRequest};
 use crate::runtime_dir::{OwnedRuntimeDir, RuntimeDir};
 use crate::space_pool::{SpacePool, ThreadSpace, has_no_threads};
 
@@ -139,10 +139,7 @@ impl Daemon {
             Ok(Ok(None)) => DaemonResponse::Refused("a request is one line of bounded length".to_owned()),
             Ok(Ok(Some(line))) => match serde_json::from_slice::<TakeoverRequest>(&line) {
                 Err(error) => DaemonResponse::Refused(format!("the request is not understood: {error}")),
-                Ok(request) => match self.take_over(request).await {
-                    Ok(report) => DaemonResponse::TakenOver(report),
-                    Err(error) => DaemonResponse::Refused(error.to_string()),
-                },
+                Ok(request) => self.respond(request).await,
             },
         };
         if let Ok(line) = protocol::encode_line(&response) {
@@ -151,11 +148,30 @@ impl Daemon {
         }
     }
 
-    async fn take_over(self: &Arc<Self>, request: TakeoverRequest) -> Result<TakeoverReport> {
+    async fn respond(self: &Arc<Self>, mut request: TakeoverRequest) -> DaemonResponse {
         if lillux::canonicalize_existing(&request.location.signing_keys) != self.signing_keys {
-            return Err(Error::new(Code::InvalidArgument, "this is another user's place"));
+            return DaemonResponse::Refused("this is another user's place".to_owned());
         }
-        let request = Arc::new(request);
+        match request.resume.take() {
+            Some(command) => match self.resume(Arc::new(request), command).await {
+                Ok(pid) => DaemonResponse::Resumed(pid),
+                Err(error) => DaemonResponse::NotResumed(ResumeFailure::new(&error)),
+            },
+            None => match self.take_over(Arc::new(request)).await {
+                Ok(report) => DaemonResponse::TakenOver(report),
+                Err(error) => DaemonResponse::Refused(error.to_string()),
+            },
+        }
+    }
+
+    /// Resumes a stopped thread; from here on it is this process's.
+    async fn resume(self: &Arc<Self>, request: Arc<TakeoverRequest>, command: ResumeCommand) -> Result<u32> {
+        let space = self.open_space(&request, None).await?;
+        space.threads.resume(&command.thread, &command.options, CancelSignal::default()).await?;
+        Ok(std::process::id())
+    }
+
+    async fn take_over(self: &Arc<Self>, request: Arc<TakeoverRequest>) -> Result<TakeoverReport> {
         let space = self.open_space(&request, None).await?;
         let threads = match request.threads.as_slice() {
             [] => space.threads.abandoned_threads().await?,

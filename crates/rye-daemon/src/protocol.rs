@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{self, BufRead, Read};
 
 use rye_agent::thread_id::ThreadId;
-use rye_agent::threads::TakeoverReport;
+use rye_agent::threads::{ResumeOptions, TakeoverReport};
 use rye_engine::{Code, Error, Result};
 use serde::{Deserialize, Serialize};
 
@@ -24,6 +24,39 @@ pub(crate) struct TakeoverRequest {
     pub(crate) environment: BTreeMap<String, String>,
     /// Which threads; none: all without an owner.
     pub(crate) threads: Vec<ThreadId>,
+    /// A stopped thread to resume instead, with what a person changes. Older releases refuse it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) resume: Option<ResumeCommand>,
+}
+
+/// "Resume this thread."
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ResumeCommand {
+    pub(crate) thread: ThreadId,
+    pub(crate) options: ResumeOptions,
+}
+
+/// Why a thread was not resumed.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct ResumeFailure {
+    /// `RYE1131`.
+    code: String,
+    message: String,
+    hints: Vec<String>,
+}
+
+impl ResumeFailure {
+    pub(crate) fn new(error: &Error) -> Self {
+        let code = error.code.as_str().to_owned();
+        Self { code, message: error.message.clone(), hints: error.hints.clone() }
+    }
+
+    pub(crate) fn into_error(self) -> Error {
+        let code = Code::ALL.iter().copied().find(|code| code.as_str() == self.code);
+        let error = Error::new(code.unwrap_or(Code::NoBackground), self.message);
+        self.hints.into_iter().fold(error, Error::hint)
+    }
 }
 
 /// What came of it.
@@ -33,6 +66,10 @@ pub(crate) enum DaemonResponse {
     /// They run, but for those that cannot.
     #[serde(rename = "taken")]
     TakenOver(TakeoverReport),
+    /// It is resumed, by this process.
+    Resumed(u32),
+    /// It is not resumed, and nothing of it was changed.
+    NotResumed(ResumeFailure),
     /// Nothing of it was done, for this reason.
     Refused(String),
 }

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use rye_engine::{Code, Error, Result};
 use serde::{Deserialize, Serialize};
@@ -15,6 +16,11 @@ use crate::prepare::{PreparedThread, ThreadRequest};
 use crate::status::ThreadStatus;
 use crate::store::{SystemProbe, ThreadRow};
 use crate::thread_id::ThreadId;
+
+/// How long a process that runs a thread above may take to resume one that was answered.
+const TAKEOVER_TIMEOUT: Duration = Duration::from_secs(3);
+/// How often it is looked whether it has.
+const TAKEOVER_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Who runs threads that outlive this process.
 pub trait BackgroundHost: Send + Sync {
@@ -36,6 +42,13 @@ pub trait BackgroundConnection: Send {
     /// # Errors
     /// When it does not answer. It may have taken them all the same.
     fn take_over(self: Box<Self>, threads: &[ThreadId]) -> Result<TakeoverReport>;
+
+    /// Has it resume a stopped thread with what a person changes; gives the process that runs it, or `None` when that
+    /// process does not take such requests and did nothing. It blocks.
+    ///
+    /// # Errors
+    /// Why the thread is not resumed, or that the process does not answer. It may have resumed the thread all the same.
+    fn resume(self: Box<Self>, id: &ThreadId, options: &ResumeOptions) -> Result<Option<u32>>;
 }
 
 /// What became of threads that were left to another process.
@@ -99,6 +112,61 @@ impl Threads {
         let thread = self.runtime.hand_to_background(connection, prepared, on_registered).await?;
         self.runtime.mark_continued(row, &thread.thread_id).await?;
         Ok(thread)
+    }
+
+    /// Resumes a thread that outlives this process; where no other process can run it, it runs here as long as this one
+    /// does. Gives the process that runs it.
+    ///
+    /// # Errors
+    /// As [`Threads::resume`].
+    pub async fn resume_detached(&self, id: &ThreadId, options: &ResumeOptions) -> Result<u32> {
+        let runner = match self.runtime.connect_background().await {
+            Ok(connection) => {
+                let (id, options) = (id.clone(), options.clone());
+                run_blocking(move || connection.resume(&id, &options)).await?
+            }
+            Err(error) if error.code == Code::NoBackground => None,
+            Err(error) => return Err(error),
+        };
+        if let Some(pid) = runner {
+            return Ok(pid);
+        }
+        self.resume(id, options, CancelSignal::default()).await?;
+        Ok(std::process::id())
+    }
+
+    /// Resumes a thread whose question was answered: where a thread above it runs, or in the background. Whether it
+    /// runs again; if not, it needs another answer.
+    ///
+    /// # Errors
+    /// As [`Threads::resume`].
+    pub async fn resume_answered(&self, id: &ThreadId, by: String) -> Result<bool> {
+        let store = &self.runtime.store;
+        let Some(row) = store.thread(id).await?.filter(|row| row.status == ThreadStatus::Suspended) else {
+            return Ok(true);
+        };
+        let open = store.open_approvals(Some(id)).await?.approvals;
+        if open.iter().any(|question| question.thread == row.id) {
+            return Ok(false);
+        }
+        let is_running = |row: &ThreadRow| row.status == ThreadStatus::Running;
+        if store.ancestors(id).await?.iter().any(is_running) {
+            let end = Instant::now() + TAKEOVER_TIMEOUT;
+            while Instant::now() < end {
+                let is_waiting =
+                    |row: ThreadRow| row.status == ThreadStatus::Suspended && row.owner.is_none();
+                if !store.thread(id).await?.is_some_and(is_waiting) {
+                    return Ok(true);
+                }
+                tokio::time::sleep(TAKEOVER_POLL_INTERVAL).await;
+            }
+        }
+        match self.resume_detached(id, &ResumeOptions { by, ..ResumeOptions::default() }).await {
+            Ok(_) => Ok(true),
+            // The process that has it resumes it.
+            Err(error) if error.code == Code::ThreadHeld => Ok(true),
+            Err(error) => Err(error),
+        }
     }
 
     /// Threads that should continue by themselves, and that no process runs. None where settings do not want them found.

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use rye_engine::{Code, Error, Result};
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{StartedThread, ThreadRuntime, Threads};
@@ -21,7 +22,8 @@ use crate::thread_id::ThreadId;
 pub(super) type EventHistory = Vec<(u64, ThreadEvent)>;
 
 /// What a person changes when they let a thread continue.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ResumeOptions {
     /// Limits to set (`turns=30`) or to raise (`spend=+1`).
     pub limits: Map<String, Value>,

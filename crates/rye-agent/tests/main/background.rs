@@ -37,6 +37,8 @@ struct FakeBackground {
     received: Arc<Mutex<Vec<(ThreadId, bool)>>>,
     store: Arc<Mutex<Option<rye_agent::store::StoreHandle>>>,
     is_unavailable: bool,
+    /// Whether it does not resume threads.
+    is_older: bool,
 }
 
 impl BackgroundHost for FakeBackground {
@@ -63,6 +65,11 @@ impl BackgroundConnection for FakeBackground {
         };
         self.received.lock().expect("given").extend(threads.iter().map(|id| (id.clone(), is_there(id))));
         Ok(TakeoverReport { pid: 7, refused: Default::default() })
+    }
+
+    fn resume(self: Box<Self>, id: &ThreadId, _options: &ResumeOptions) -> Result<Option<u32>> {
+        self.received.lock().expect("given").push((id.clone(), true));
+        Ok((!self.is_older).then_some(7))
     }
 }
 
@@ -145,6 +152,30 @@ async fn unavailable_background_leaves_no_thread() {
     let error = threads.start_in_background(request("team/work")).await.expect_err("no process");
     assert_eq!(error.code, Code::NoBackground);
     assert_eq!(threads.store().threads(&Default::default()).expect("read"), []);
+}
+
+#[tokio::test]
+async fn stopped_thread_is_resumed_in_background() {
+    for is_older in [false, true] {
+        let model = FakeModel::start(|seen| match seen.tool_results {
+            0 => FakeReply::calls([("rye_file_system_read", json!({"path": "a.txt"}))]),
+            _ => FakeReply::text("done"),
+        });
+        let space = TestSpace::with_model(&model, "openai");
+        let metadata = "<permissions><execute><tool>rye.file-system.*</tool></execute></permissions><limits turns=\"1\"/>";
+        space.directive("team/work", metadata, "", "Work.");
+        let background = FakeBackground { is_older, ..FakeBackground::default() };
+        let threads = threads_with_background(&space, &background);
+        let id = space.run(&threads, "team/work", Map::new()).await.thread_id.clone();
+        assert_eq!(row(&threads, &id).status, ThreadStatus::Suspended);
+        let Value::Object(limits) = json!({"turns": "+5"}) else { unreachable!("an object") };
+        let options = ResumeOptions { limits, by: "a user".to_owned(), ..ResumeOptions::default() };
+        let pid = threads.resume_detached(&id, &options).await.expect("resumed");
+        assert_eq!(*background.received.lock().expect("given"), [(id.clone(), true)]);
+        // One that does not know such requests leaves it to this process.
+        let expected = if is_older { (std::process::id(), "completed") } else { (7, "suspended") };
+        assert_eq!((pid, wait_for(&threads, &id).await["status"].as_str()), (expected.0, Some(expected.1)));
+    }
 }
 
 fn is_child(seen: &FakeRequest<'_>) -> bool {

@@ -52,7 +52,10 @@ impl UiServer {
     }
 
     pub fn start_on(user: &User, port: u16, words: &[&str]) -> Self {
-        let mut command = user.program(RYE);
+        Self::from_command(user.program(RYE), port, words)
+    }
+
+    pub fn from_command(mut command: std::process::Command, port: u16, words: &[&str]) -> Self {
         command.args(["--json", "ui", "--port", &port.to_string()]).args(words);
         let mut process = command
             .stdin(Stdio::null())

@@ -1,16 +1,12 @@
 //! What a person does to threads in the page: resume, cancel, fork, answer. Each is what the command of that name does.
 
-use std::time::{Duration, Instant};
-
 use axum::extract::{Path, Request, State};
 use axum::response::Response;
-use rye_agent::driver::CancelSignal;
 use rye_agent::limits::LIMIT_NAMES;
 use rye_agent::machine::ApprovalScope;
-use rye_agent::status::ThreadStatus;
-use rye_agent::store::{Approval, ApprovalDecision, ThreadRow, ThreadStoreError};
+use rye_agent::store::{Approval, ApprovalDecision, ThreadStoreError};
 use rye_agent::thread_id::ThreadId;
-use rye_agent::threads::{CancelOutcome, ForkOptions, ResumeOptions, Threads};
+use rye_agent::threads::{CancelOutcome, ForkOptions, ResumeOptions};
 use rye_agent::views::{ThreadIndex, question_digest, question_value};
 use rye_engine::{Code, Error, Result};
 use serde::Deserialize;
@@ -20,9 +16,6 @@ use super::answers::{Parameters, read_json, respond, success};
 use super::threads::parse_id;
 use super::{UiInner, UiState};
 
-/// How long a process that runs a thread above may take to go on with one that was answered.
-const TAKEOVER_TIMEOUT: Duration = Duration::from_secs(3);
-const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Characters of a message or reason.
 const MAX_MESSAGE_CHARS: usize = 20_000;
 
@@ -74,15 +67,14 @@ async fn resume_thread(state: &UiState, id: &str, request: Request) -> Result<Re
 }
 
 async fn resume_with(state: &UiState, id: ThreadId, options: ResumeOptions) -> Result<Response> {
-    let started = state
-        .with_threads(
-            move |threads| async move { threads.resume(&id, &options, CancelSignal::default()).await },
-        )
+    let inner = state.clone();
+    let found = id.clone();
+    let row = state.run_quick(move || inner.find_thread(&found).map(|(_, row)| row)).await?;
+    let pid = state
+        .with_threads(move |threads| async move { threads.resume_detached(&id, &options).await })
         .await?;
-    let data = json!({
-        "thread_id": started.thread_id, "directive": started.directive, "notices": started.notices,
-    });
-    Ok(success(Some("thread"), Some(started.thread_id.as_str()), data))
+    let data = json!({"thread_id": row.id, "directive": row.directive, "pid": pid});
+    Ok(success(Some("thread"), Some(row.id.as_str()), data))
 }
 
 #[derive(Deserialize)]
@@ -276,41 +268,15 @@ async fn end_thread(
     Ok((false, Some("the thread was ended".to_owned())))
 }
 
-/// Lets a thread that was suspended for an answer go on: where a thread above it runs, or here.
+/// Lets a thread that was suspended for an answer continue.
 async fn resume_after_answer(state: &UiState, question: &Approval) -> Result<(bool, Option<String>)> {
     let (id, by) = (question.thread.clone(), state.owner.clone());
     let outcome =
-        state.with_threads(move |threads| async move { resume_if_ready(&threads, &id, by).await }).await;
+        state.with_threads(move |threads| async move { threads.resume_answered(&id, by).await }).await;
     match outcome {
-        Ok(outcome) => Ok(outcome),
-        // The process that has it resumes it.
-        Err(error) if error.code == Code::ThreadHeld => Ok((true, None)),
+        Ok(true) => Ok((true, None)),
+        Ok(false) => Ok((false, Some("it needs another answer before it resumes".to_owned()))),
         // The answer stands; why the thread does not resume is for the person to read.
         Err(error) => Ok((false, Some(error.message))),
     }
-}
-
-async fn resume_if_ready(threads: &Threads, id: &ThreadId, by: String) -> Result<(bool, Option<String>)> {
-    let store = threads.store();
-    let Some(row) = store.thread(id)?.filter(|row| row.status == ThreadStatus::Suspended) else {
-        return Ok((true, None));
-    };
-    let open = threads.open_approvals(id).await?;
-    if open.iter().any(|question| question.thread == row.id) {
-        return Ok((false, Some("it needs another answer before it resumes".to_owned())));
-    }
-    let is_running = |row: &ThreadRow| row.status == ThreadStatus::Running;
-    if store.ancestors(id)?.iter().any(is_running) {
-        let end = Instant::now() + TAKEOVER_TIMEOUT;
-        while Instant::now() < end {
-            let is_suspended = |row: ThreadRow| row.status == ThreadStatus::Suspended && row.owner.is_none();
-            if !store.thread(id)?.is_some_and(is_suspended) {
-                return Ok((true, None));
-            }
-            tokio::time::sleep(POLL_INTERVAL).await;
-        }
-    }
-    let options = ResumeOptions { by, ..ResumeOptions::default() };
-    threads.resume(id, &options, CancelSignal::default()).await?;
-    Ok((true, None))
 }

@@ -1,20 +1,20 @@
 //! `top`: threads, questions and costs in the terminal, kept up to date.
 
+mod question;
 mod view;
 
 use std::time::Duration;
 
 use ratatui::crossterm::event::{self, Event};
-use rye_agent::driver::CancelSignal;
 use rye_agent::store::ApprovalDecision;
 use rye_agent::thread_id::ThreadId;
-use rye_agent::threads::{ResumeOptions, Threads};
+use rye_agent::threads::Threads;
 use rye_agent::views::{LiveThreads, question_digest};
 use rye_engine::{Code, Error};
 use serde_json::Value;
 use tokio::runtime::Runtime;
 
-use self::view::{TopAction, TopView};
+use self::view::{TopAction, TopAnswer, TopView};
 use super::threads::ThreadIndex;
 use super::threads::runner::open_threads;
 use super::{CommandContext, CommandResult};
@@ -24,7 +24,8 @@ use crate::settings;
 /// How often it is looked whether anything changed.
 const REFRESH_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Threads that were let go on from here run in this process, on a runtime beside the screen.
+/// Threads that are resumed from here run in the background; in this process, on a runtime beside the screen, only where
+/// there can be no background process.
 struct Workers {
     runtime: Runtime,
     threads: Threads,
@@ -52,7 +53,7 @@ pub fn run(context: &CommandContext, arguments: &TopArguments) -> CommandResult 
     let left = result?;
     if left > 0 {
         let threads = crate::live::format::pluralize(left as u64, "thread");
-        context.output.note(format_args!("{threads} you let go on here stopped: rye thread list"));
+        context.output.note(format_args!("{threads} that ran in this process stopped: rye thread list"));
     }
     Ok(())
 }
@@ -80,8 +81,8 @@ fn watch(
         match action {
             TopAction::None => {}
             TopAction::Quit => return Ok(workers.map_or(0, |workers| workers.threads.running_count())),
-            TopAction::Answer { id, is_approved } => {
-                let done = answer(context, &view, &mut workers, &id, is_approved);
+            TopAction::Answer(given) => {
+                let done = answer(context, &view, &mut workers, &given);
                 view.message = done.unwrap_or_else(|error| error.message);
             }
             TopAction::Cancel(id) => {
@@ -104,36 +105,32 @@ fn answer(
     context: &CommandContext,
     view: &TopView,
     open: &mut Option<Workers>,
-    id: &str,
-    is_approved: bool,
+    answer: &TopAnswer,
 ) -> Result<String, Error> {
     let gone = || Error::new(Code::QuestionChanged, "the question is not the one that was shown");
-    let shown = view.question(id).ok_or_else(gone)?;
+    let shown = view.question(&answer.id).ok_or_else(gone)?;
     let workers = workers(context, open)?;
     let store = workers.threads.store();
-    let record = store.approval(id)?.filter(|record| record.answer.is_none()).ok_or_else(gone)?;
+    let record = store.approval(&answer.id)?.filter(|record| record.answer.is_none()).ok_or_else(gone)?;
     if question_digest(&record.approval) != question_digest(shown) {
         return Err(gone());
     }
+    let is_approved = answer.is_approved;
     let proposed = shown.detail.get("proposed").filter(|_| is_approved).cloned();
     let decision = ApprovalDecision {
         approved: is_approved,
-        message: None,
+        message: answer.reason.clone(),
         changes: proposed.unwrap_or_else(|| Value::Object(serde_json::Map::new())),
         at_ms: settings::now_ms(),
         by: context.settings.owner.clone(),
-        always: None,
+        always: answer.always.filter(|_| is_approved && shown.kind == "tool"),
     };
-    store.answer_approval(id, &decision)?;
-    let options = ResumeOptions { by: context.settings.owner.clone(), ..ResumeOptions::default() };
-    let thread = shown.thread.clone();
-    let resumed =
-        workers.runtime.block_on(workers.threads.resume(&thread, &options, CancelSignal::default()));
+    store.answer_approval(&answer.id, &decision)?;
+    let (thread, by) = (&shown.thread, context.settings.owner.clone());
     let word = if is_approved { "approved" } else { "denied" };
-    Ok(match resumed {
-        Ok(_) => format!("{word}; {thread} is resumed"),
-        // It waits for another answer, or the process that has it resumes it.
-        Err(error) if error.code == Code::ThreadHeld => word.to_owned(),
+    Ok(match workers.runtime.block_on(workers.threads.resume_answered(thread, by)) {
+        Ok(true) => format!("{word}; {thread} is resumed"),
+        Ok(false) => format!("{word}; {thread} needs another answer"),
         Err(error) => format!("{word}; {}", error.message),
     })
 }

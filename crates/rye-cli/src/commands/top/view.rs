@@ -5,18 +5,24 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Modifier, Style};
 use ratatui::text::Line;
-use ratatui::widgets::{Block, Paragraph, Row, Table, TableState, Wrap};
+use ratatui::widgets::{Row, Table, TableState};
+use rye_agent::machine::ApprovalScope;
 use rye_agent::money::Nanos;
 use rye_agent::store::Approval;
 use rye_agent::threads::ApprovalText;
 use rye_agent::views::{LiveFilter, LiveRow, LiveThreads};
 use rye_item::text::one_line;
 
+use super::question::QuestionPane;
 use crate::live::format::{format_count, format_money, truncate};
 use crate::live::view::{status_label, status_mark};
 
 /// Rows that are worked out; more are not worth scrolling.
 const MAX_ROWS: usize = 2000;
+/// Characters of a reason.
+const MAX_REASON_CHARS: usize = 2000;
+const READ_ONLY: &str = "nothing can be changed: started with --read-only";
+const DENIAL_PROMPT: &str = "deny; reason for the model (Enter denies, Esc goes back): ";
 
 /// What is shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,15 +43,23 @@ pub enum TopAction {
     None,
     /// To leave.
     Quit,
-    /// To answer the question with this id.
-    Answer {
-        /// The question.
-        id: String,
-        /// Yes or no.
-        is_approved: bool,
-    },
+    /// To answer a question.
+    Answer(TopAnswer),
     /// To end this thread.
     Cancel(String),
+}
+
+/// An answer to a question.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TopAnswer {
+    /// The question.
+    pub id: String,
+    /// Yes or no.
+    pub is_approved: bool,
+    /// Which later calls of the thread the yes holds for.
+    pub always: Option<ApprovalScope>,
+    /// Why not; the model reads it.
+    pub reason: Option<String>,
 }
 
 /// One line of the list of threads.
@@ -65,8 +79,11 @@ pub struct TopView {
     costs: Vec<[String; 3]>,
     summary: String,
     selected: TableState,
+    pane: QuestionPane,
     /// What `y` would do.
     pending: Option<(TopAction, String)>,
+    /// The question that is being denied, and the reason as far as it is typed.
+    denial: Option<(String, String)>,
     /// What became of the last action, or what went wrong.
     pub message: String,
     is_read_only: bool,
@@ -125,12 +142,45 @@ impl TopView {
         Self { is_read_only, ..Self::default() }
     }
 
+    /// What is selected, by name: lists change while they are looked at.
+    fn selected_id(&self) -> Option<&str> {
+        let at = self.selected.selected()?;
+        match self.page {
+            TopPage::Threads => self.threads.get(at).map(|thread| thread.id.as_str()),
+            TopPage::Approvals => self.questions.get(at).map(|question| question.id.as_str()),
+            TopPage::Cost => self.costs.get(at).map(|cells| cells[0].as_str()),
+        }
+    }
+
+    /// Selects this again, if it is still there. A question that was answered elsewhere is not asked for any more.
+    fn select_again(&mut self, id: Option<&str>) {
+        let found = match self.page {
+            TopPage::Threads => self.threads.iter().position(|thread| Some(thread.id.as_str()) == id),
+            TopPage::Approvals => self.questions.iter().position(|question| Some(question.id.as_str()) == id),
+            TopPage::Cost => self.costs.iter().position(|cells| Some(cells[0].as_str()) == id),
+        };
+        if found.is_some() {
+            self.selected.select(found);
+        }
+        let is_gone = |id: &str| !self.questions.iter().any(|question| question.id == id);
+        let is_pending_gone = match &self.pending {
+            Some((TopAction::Answer(answer), _)) => is_gone(&answer.id),
+            Some(_) | None => false,
+        };
+        if is_pending_gone || self.denial.as_ref().is_some_and(|(id, _)| is_gone(id)) {
+            (self.pending, self.denial) = (None, None);
+            "the question was answered elsewhere".clone_into(&mut self.message);
+        }
+        self.clamp();
+    }
+
     /// Takes over how threads stand.
     pub fn update(&mut self, live: Option<&LiveThreads>) {
         let Some(live) = live else {
             self.summary = "no threads here yet: rye run DIRECTIVE starts one".to_owned();
             return;
         };
+        let selected = self.selected_id().map(str::to_owned);
         self.threads = in_trees(live);
         self.questions = live.questions().values().cloned().collect();
         self.questions.sort_by_key(|question| question.at_ms);
@@ -148,7 +198,7 @@ impl TopView {
         self.costs = rows
             .map(|(name, (threads, spend))| [truncate(&name, 60), format_count(threads), format_money(spend)])
             .collect();
-        self.clamp();
+        self.select_again(selected.as_deref());
     }
 
     fn len(&self) -> usize {
@@ -187,11 +237,17 @@ impl TopView {
         if let Some((action, _)) = self.pending.take() {
             return if key.code == KeyCode::Char('y') { action } else { TopAction::None };
         }
+        if self.denial.is_some() {
+            return self.type_reason(key.code);
+        }
         self.message.clear();
         match key.code {
             KeyCode::Char('q') | KeyCode::Esc => return TopAction::Quit,
             KeyCode::Up | KeyCode::Char('k') => self.step(-1),
             KeyCode::Down | KeyCode::Char('j') => self.step(1),
+            KeyCode::PageUp | KeyCode::PageDown if self.page == TopPage::Approvals => {
+                self.pane.scroll(key.code == KeyCode::PageDown);
+            }
             KeyCode::PageUp => self.step(-20),
             KeyCode::PageDown => self.step(20),
             KeyCode::Tab => {
@@ -203,7 +259,12 @@ impl TopView {
                 self.selected.select(Some(0));
                 self.clamp();
             }
-            KeyCode::Char(key @ ('a' | 'd')) if self.page == TopPage::Approvals => self.ask(key == 'a'),
+            KeyCode::Char('a') if self.page == TopPage::Approvals => self.approve(None),
+            KeyCode::Char('i') if self.page == TopPage::Approvals => self.approve(Some(ApprovalScope::Item)),
+            KeyCode::Char('s') if self.page == TopPage::Approvals => {
+                self.approve(Some(ApprovalScope::Arguments));
+            }
+            KeyCode::Char('d') if self.page == TopPage::Approvals => self.deny(),
             KeyCode::Char('c') if self.page == TopPage::Threads => {
                 let thread = self.selected.selected().and_then(|at| self.threads.get(at));
                 if let Some(id) = thread.map(|thread| thread.id.clone()) {
@@ -216,16 +277,61 @@ impl TopView {
         TopAction::None
     }
 
-    fn ask(&mut self, is_approved: bool) {
+    fn approve(&mut self, always: Option<ApprovalScope>) {
+        let question = self.selected.selected().and_then(|at| self.questions.get(at));
+        let Some((id, is_call)) = question.map(|question| (question.id.clone(), question.kind == "tool"))
+        else {
+            return;
+        };
+        if !self.is_read_only && !self.pane.has_shown_all(&id) {
+            "read all of it first: page down".clone_into(&mut self.message);
+            return;
+        }
+        let text = match always {
+            None => "approve this? y confirms",
+            Some(_) if !is_call => {
+                "only calls can be approved for later ones too: a approves this"
+                    .clone_into(&mut self.message);
+                return;
+            }
+            Some(ApprovalScope::Item) => "always approve this item in this thread? y confirms",
+            Some(ApprovalScope::Arguments) => {
+                "always approve these same arguments in this thread? y confirms"
+            }
+        };
+        let answer = TopAnswer { id, is_approved: true, always, reason: None };
+        self.propose(TopAction::Answer(answer), text.to_owned());
+    }
+
+    fn deny(&mut self) {
         let question = self.selected.selected().and_then(|at| self.questions.get(at));
         let Some(id) = question.map(|question| question.id.clone()) else { return };
-        let word = if is_approved { "approve" } else { "deny" };
-        self.propose(TopAction::Answer { id, is_approved }, format!("{word} this? y confirms"));
+        match self.is_read_only {
+            true => READ_ONLY.clone_into(&mut self.message),
+            false => self.denial = Some((id, String::new())),
+        }
+    }
+
+    /// A key while a reason is typed.
+    fn type_reason(&mut self, key: KeyCode) -> TopAction {
+        let Some((id, mut reason)) = self.denial.take() else { return TopAction::None };
+        match key {
+            KeyCode::Esc => return TopAction::None,
+            KeyCode::Enter => {
+                let reason = Some(reason.trim().to_owned()).filter(|reason| !reason.is_empty());
+                return TopAction::Answer(TopAnswer { id, is_approved: false, always: None, reason });
+            }
+            KeyCode::Backspace => drop(reason.pop()),
+            KeyCode::Char(character) if reason.chars().count() < MAX_REASON_CHARS => reason.push(character),
+            _ => {}
+        }
+        self.denial = Some((id, reason));
+        TopAction::None
     }
 
     fn propose(&mut self, action: TopAction, text: String) {
         match self.is_read_only {
-            true => "nothing can be changed: started with --read-only".clone_into(&mut self.message),
+            true => READ_ONLY.clone_into(&mut self.message),
             false => self.pending = Some((action, text)),
         }
     }
@@ -250,13 +356,22 @@ impl TopView {
         }
         let keys = match self.page {
             TopPage::Threads => "↑↓ select · c cancel · tab next · q quit",
-            TopPage::Approvals => "↑↓ select · a approve · d deny · tab next · q quit",
+            TopPage::Approvals => {
+                "a approve · d deny · always: i this item, s these arguments · ↑↓ · tab · q quit"
+            }
             TopPage::Cost => "↑↓ select · tab next · q quit",
         };
-        let text = match (&self.pending, self.message.is_empty()) {
+        let text = match (&self.pending, &self.denial) {
             (Some((_, text)), _) => text.clone(),
-            (None, false) => self.message.clone(),
-            (None, true) => keys.to_owned(),
+            (None, Some((_, reason))) => {
+                // The end of a long reason is where it is typed.
+                let width = usize::from(foot.width).saturating_sub(DENIAL_PROMPT.len() + 1);
+                let skipped = reason.chars().count().saturating_sub(width);
+                let end: String = reason.chars().skip(skipped).collect();
+                format!("{DENIAL_PROMPT}{}_", one_line(&end))
+            }
+            (None, None) if !self.message.is_empty() => self.message.clone(),
+            (None, None) => keys.to_owned(),
         };
         frame.render_widget(Line::from(text), foot);
     }
@@ -293,12 +408,7 @@ impl TopView {
         let table = Table::new(rows, widths).header(header(&["question", "kind", "thread"]));
         frame.render_stateful_widget(selectable(table), above, &mut self.selected);
         let Some(question) = self.selected.selected().and_then(|at| self.questions.get(at)) else { return };
-        let text = ApprovalText::new(question, true);
-        let mut lines = vec![text.prompt.clone()];
-        lines.extend(text.lines());
-        let lines: Vec<Line<'_>> = lines.into_iter().map(Line::from).collect();
-        let block = Block::bordered().title("the exact call");
-        frame.render_widget(Paragraph::new(lines).wrap(Wrap { trim: false }).block(block), below);
+        self.pane.draw(question, frame, below);
     }
 
     fn draw_cost(&mut self, frame: &mut Frame<'_>, area: Rect) {
@@ -351,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn questions_are_shown_whole_and_answered_twice_confirmed() {
+    fn answers_are_confirmed_with_their_scope() {
         let mut view = view_with_question(false);
         assert_eq!(press(&mut view, KeyCode::Tab), TopAction::None);
         let shown = screen(&mut view);
@@ -361,18 +471,92 @@ mod tests {
         assert_eq!(press(&mut view, KeyCode::Char('a')), TopAction::None);
         assert!(screen(&mut view).contains("approve this? y confirms"));
         assert_eq!(press(&mut view, KeyCode::Char('n')), TopAction::None);
-        assert_eq!(press(&mut view, KeyCode::Char('d')), TopAction::None);
-        let answer = TopAction::Answer { id: "q1".to_owned(), is_approved: false };
-        assert_eq!(press(&mut view, KeyCode::Char('y')), answer);
+        press(&mut view, KeyCode::Char('a'));
+        let id = || "q1".to_owned();
+        let approved = TopAnswer { id: id(), is_approved: true, ..TopAnswer::default() };
+        assert_eq!(press(&mut view, KeyCode::Char('y')), TopAction::Answer(approved.clone()));
+        for (key, scope, words) in [
+            ('i', ApprovalScope::Item, "always approve this item"),
+            ('s', ApprovalScope::Arguments, "these same arguments"),
+        ] {
+            press(&mut view, KeyCode::Char(key));
+            assert!(screen(&mut view).contains(words), "{words}");
+            let always = TopAnswer { always: Some(scope), ..approved.clone() };
+            assert_eq!(press(&mut view, KeyCode::Char('y')), TopAction::Answer(always));
+        }
+    }
+
+    #[test]
+    fn denial_takes_a_reason() {
+        let mut view = view_with_question(false);
+        press(&mut view, KeyCode::Tab);
+        for (words, reason) in [("", None), ("not ayq", Some("not ay"))] {
+            press(&mut view, KeyCode::Char('d'));
+            for character in words.chars() {
+                assert_eq!(press(&mut view, KeyCode::Char(character)), TopAction::None);
+            }
+            assert!(screen(&mut view).contains(&format!("goes back): {words}")), "{}", screen(&mut view));
+            if !words.is_empty() {
+                press(&mut view, KeyCode::Backspace);
+            }
+            let reason = reason.map(str::to_owned);
+            let denied = TopAnswer { id: "q1".to_owned(), reason, ..TopAnswer::default() };
+            assert_eq!(press(&mut view, KeyCode::Enter), TopAction::Answer(denied));
+        }
+        press(&mut view, KeyCode::Char('d'));
+        assert_eq!(press(&mut view, KeyCode::Esc), TopAction::None);
+        assert!(screen(&mut view).contains("a approve"));
+    }
+
+    #[test]
+    fn long_calls_are_read_before_approval() {
+        let mut view = view_with_question(false);
+        let long = (0..40).map(|line| format!("line {line}\n")).collect::<String>();
+        view.questions[0].detail = json!({"action": {"params": {"text": long}}});
+        press(&mut view, KeyCode::Tab);
+        assert!(!screen(&mut view).contains("line 39"));
+        press(&mut view, KeyCode::Char('a'));
+        assert!(screen(&mut view).contains("read all of it first: page down"));
+        assert_eq!(press(&mut view, KeyCode::Char('y')), TopAction::None);
+        for _ in 0..20 {
+            press(&mut view, KeyCode::PageDown);
+            screen(&mut view);
+        }
+        assert!(screen(&mut view).contains("line 39"));
+        press(&mut view, KeyCode::Char('a'));
+        assert!(matches!(press(&mut view, KeyCode::Char('y')), TopAction::Answer(_)));
+    }
+
+    #[test]
+    fn answered_question_is_not_confirmed() {
+        let mut view = view_with_question(false);
+        let other = Approval { id: "q2".to_owned(), ..view.questions[0].clone() };
+        view.questions.push(other);
+        press(&mut view, KeyCode::Tab);
+        press(&mut view, KeyCode::Down);
+        screen(&mut view);
+        press(&mut view, KeyCode::Char('a'));
+        // The first one is answered elsewhere: the second one stays selected.
+        let first = view.questions.remove(0);
+        view.select_again(Some("q2"));
+        assert_eq!(view.selected_id(), Some("q2"));
+        assert!(screen(&mut view).contains("approve this?"));
+        view.questions = vec![first];
+        view.select_again(Some("q2"));
+        assert!(screen(&mut view).contains("answered elsewhere"));
+        assert_eq!(press(&mut view, KeyCode::Char('y')), TopAction::None);
     }
 
     #[test]
     fn read_only_changes_nothing() {
         let mut view = view_with_question(true);
         press(&mut view, KeyCode::Tab);
-        press(&mut view, KeyCode::Char('a'));
-        assert!(screen(&mut view).contains("started with --read-only"));
-        assert_eq!(press(&mut view, KeyCode::Char('y')), TopAction::None);
+        for key in ['a', 'd', 'i', 's'] {
+            press(&mut view, KeyCode::Char(key));
+            assert!(screen(&mut view).contains("started with --read-only"));
+            assert_eq!(press(&mut view, KeyCode::Char('y')), TopAction::None);
+            assert_eq!(press(&mut view, KeyCode::Enter), TopAction::None);
+        }
     }
 
     #[test]
