@@ -5,11 +5,14 @@ import fs from 'node:fs';
 import http from 'node:http';
 import os from 'node:os';
 import path from 'node:path';
-import { HOSTILE, startModel } from './model.mjs';
+import { HOSTILE, SECRET, startModel } from './model.mjs';
 
 export const HOSTILE_FILE = 'a<img src=x onerror=window.__executed=20>b.md';
+const MARKUP = '<img src=x onerror=window.__executed=21>';
 const READ = '<execute><tool>rye.file-system.read</tool></execute>';
 const PERMISSIONS = {
+  compute: '<execute><tool>team.count</tool></execute>',
+  hostile: '<execute><tool>rye.file-system.*</tool></execute>',
   ask: '<execute><tool>rye.file-system.*</tool></execute>',
   write: '<execute><tool>rye.file-system.*</tool></execute>',
   parent: `<execute><tool>rye.file-system.read</tool><tool>rye.agent.threads.*</tool></execute><acknowledge risk="elevated">a check</acknowledge>`,
@@ -18,6 +21,7 @@ const PERMISSIONS = {
 const TITLES = {
   read: 'Read the notes and say whether the release is ready', hostile: 'Summarise what visitors wrote into the form', ask: 'Write what visitors sent into a file', write: 'Write the notes of release 2.1', busy: 'Go through all notes, step by step',
   slow: 'Write a long report', fail: 'Translate the handbook', retry: 'Check the links of the site', parent: 'Lead the release, with a reader', short: 'Collect open questions', done: 'Say that it is done',
+  hooked: 'Read what the hooks allow', secret: 'Look for keys in the files', long: 'Talk for a long time', compute: 'Count what there is',
 };
 
 const escape = (text) => text.replace(/[^ -~]/g, '').replaceAll('&', '&amp;').replaceAll('<', '&lt;').replaceAll('>', '&gt;').replaceAll('"', '&quot;');
@@ -33,6 +37,7 @@ const directive = (name, limits) => `# ${name}
 <model provider="openai" id="gpt-5-mini"/>
 <permissions>${PERMISSIONS[name] ?? READ}</permissions>
 <limits ${limits}/>
+${name === 'hooked' ? HOOKS : ''}
 </metadata>
 <inputs><input name="topic" type="string" required="false" default="the release">What it is about</input></inputs>
 </directive>
@@ -58,14 +63,46 @@ config_schema:
     count: {type: integer}
 `;
 
+const HOOKS = `<hooks>
+<hook id="no_secrets" event="before_tool"><condition path="arguments.path" op="eq" value="secret.txt"/><action primary="execute" item_type="tool" item_id="rye/agent/threads/internal/control"><param name="action" value="block"/><param name="error" value="${escape(`that file is not yours ${MARKUP}`)}"/></action></hook>
+<hook id="more" event="before_tool"><condition path="arguments.path" op="eq" value="notes.md"/><action primary="execute" item_type="tool" item_id="rye/agent/threads/internal/control"><param name="action" value="continue"/><param name="note" value="${escape(`remember ${MARKUP}`)}"/></action></hook>
+</hooks>`;
+
+const COUNT = `__version__ = "1.0.0"
+__tool_type__ = "python"
+__executor_id__ = "rye/core/runtimes/python/function"
+__category__ = "team"
+__tool_description__ = "Counts"
+
+CONFIG_SCHEMA = {"type": "object", "properties": {}}
+
+
+def execute(params, project_path):
+    return {"count": 3, "words": "${MARKUP}"}
+`;
+
+const LORE = `---
+name: lore
+title: "Lore ${MARKUP}"
+category: gifts
+entry_type: note
+version: "1.0.0"
+author: "${MARKUP}"
+---
+# Lore ${MARKUP}
+`;
+
 const LIMITS = 'turns="40" tokens="10000000" spend="5.0" spawns="5" duration_seconds="600"';
 
 export class World {
-  constructor(rye) {
+  /** `isPlain` is for pictures: without markup in the names of the user and of the folder. `fake` answers the threads of `fill`. */
+  constructor(rye, { isPlain = false, fake = null } = {}) {
     this.rye = rye;
+    this.fake = fake;
     this.folder = fs.mkdtempSync(path.join(os.tmpdir(), 'rye-ui-'));
     this.home = path.join(this.folder, 'home');
-    this.project = path.join(this.folder, 'shop');
+    this.project = path.join(this.folder, isPlain ? 'shop' : `shop${MARKUP}`);
+    this.owner = isPlain ? 'ada' : MARKUP;
     this.children = new Set();
   }
 
@@ -74,15 +111,19 @@ export class World {
     fs.mkdirSync(path.join(this.project, '.ai/directives/team'), { recursive: true });
     fs.mkdirSync(path.join(this.project, '.ai/tools/team'), { recursive: true });
     this.model = await startModel(HOSTILE_FILE);
-    this.env = { PATH: process.env.PATH, HOME: this.home, LANG: 'C.UTF-8', OPENAI_API_KEY: 'sk-check', OPENAI_BASE_URL: this.model.url };
+    this.env = { PATH: process.env.PATH, HOME: this.home, LANG: 'C.UTF-8', USER: this.owner, OPENAI_API_KEY: SECRET, OPENAI_BASE_URL: this.model.url };
     await this.run(['init', '-q']);
     fs.writeFileSync(path.join(this.project, 'notes.md'), '# Notes\n\nThe release is ready.\n');
     fs.writeFileSync(path.join(this.project, HOSTILE_FILE), `${HOSTILE}\n`);
+    fs.writeFileSync(path.join(this.project, 'keys.txt'), `key = ${SECRET}\n`);
+    fs.writeFileSync(path.join(this.project, '.ai/tools/team/count.py'), COUNT);
     const config = path.join(this.home, '.ai/config/agent');
     fs.writeFileSync(path.join(config, 'capability_risk.yaml'), 'version: "1.0.0"\ncategory: agent\nrisk_levels:\n  write: {policy: approval_required}\n');
+    if (this.owner !== 'ada') fs.writeFileSync(path.join(config, 'hooks.yaml'), `version: "1.0.0"\ncategory: agent\nname: hooks\nhooks:\n  - id: never\n    event: after_complete\n    condition: {path: thread_id, op: eq, value: '<img src=x onerror=window.__executed=23>'}\n    action: {primary: execute, item_type: tool, item_id: rye/agent/threads/internal/control, params: {action: continue}}\n`);
+    fs.writeFileSync(path.join(config, 'coordination.yaml'), 'version: "1.0.0"\ncategory: agent\ncoordination:\n  continuation: {resume_ceiling_tokens: 200}\n');
     fs.writeFileSync(path.join(config, 'budgets.yaml'), 'version: "1.0.0"\ncategory: agent\nuser: {day: 20, month: 200}\n');
     fs.writeFileSync(path.join(config, 'resilience.yaml'), 'version: "1.0.0"\ncategory: agent\nconcurrency:\n  max_total_threads: 100000\n  max_concurrent_children: 100000\n');
-    for (const name of ['done', 'read', 'hostile', 'ask', 'write', 'busy', 'slow', 'fail', 'retry', 'parent', 'short']) {
+    for (const name of ['done', 'read', 'hostile', 'ask', 'write', 'busy', 'slow', 'fail', 'retry', 'parent', 'short', 'hooked', 'secret', 'long', 'compute']) {
       const text = directive(name, name === 'short' ? LIMITS.replace('turns="40"', 'turns="1"') : LIMITS);
       fs.writeFileSync(path.join(this.project, `.ai/directives/team/${name}.md`), name === 'short' ? text.replace('(scenario: short)', '(scenario: read)') : text);
     }
@@ -92,10 +133,33 @@ export class World {
     await this.run(['-q', 'sign', 'tool', 'team/*', '--yes']);
   }
 
+  /** A bundle of another maker in the project, and a newer version of it at its source. */
+  async addBundle() {
+    const maker = path.join(this.folder, 'maker');
+    const home = path.join(this.folder, 'maker-home');
+    const archive = path.join(this.project, 'vendor/gifts.tar.zst');
+    for (const folder of [home, path.join(maker, '.ai/tools/gifts'), path.join(maker, '.ai/knowledge/gifts'), path.dirname(archive)]) fs.mkdirSync(folder, { recursive: true });
+    const run = (...words) => this.run(words, { cwd: maker, env: { ...this.env, HOME: home, USER: this.owner === 'ada' ? 'grace' : MARKUP } });
+    const make = async (version, tool) => {
+      fs.writeFileSync(path.join(maker, '.ai/tools/gifts/hi.yaml'), TOOL.replace('category: team', 'category: gifts').replace('version: "1.0.0"', `version: "${version}"\nname: hi`).replace('item: time', `item: ${tool}`));
+      await run('-q', 'sign', 'tool', 'gifts/*');
+      const out = path.join(this.folder, `gifts-${version}.tar.zst`);
+      await run('-q', 'bundle', 'create', 'gifts', '--version', version, '--category', 'gifts', '--description', this.owner === 'ada' ? 'Gifts for the shop' : HOSTILE.replace(/[^ -~]/g, ''), '--out', out);
+      fs.copyFileSync(out, archive);
+    };
+    await run('init', '-q');
+    fs.writeFileSync(path.join(maker, '.ai/knowledge/gifts/lore.md'), LORE);
+    await run('-q', 'sign', 'knowledge', 'gifts/*');
+    await make('1.0.0', 'time');
+    const keys = JSON.parse((await run('--json', 'keys', 'list')).out).data.keys;
+    await this.run(['-q', 'add', 'vendor/gifts.tar.zst', '--signer', keys.find((key) => key.own).fingerprint, '--yes']);
+    await make('1.1.0', 'system');
+  }
+
   /** Runs the command; resolves to `{code, out, error}`. Exit codes are the caller's to judge unless `may` is left out. */
-  run(words, { may = false } = {}) {
+  run(words, { may = false, cwd = this.project, env = this.env } = {}) {
     return new Promise((resolve, reject) => {
-      execFile(this.rye, words, { cwd: this.project, env: this.env, maxBuffer: 1 << 26, timeout: 120_000 }, (problem, out, error) => {
+      execFile(this.rye, words, { cwd, env, maxBuffer: 1 << 26, timeout: 120_000 }, (problem, out, error) => {
         const code = problem ? problem.code : 0;
         if (code && !may) reject(new Error(`rye ${words.join(' ')}: ${code} ${error}`));
         else resolve({ code, out, error });
@@ -104,7 +168,8 @@ export class World {
   }
 
   thread(name, ...more) {
-    return this.run(['-q', 'run', `team/${name}`, 'topic=the release', ...more], { may: true });
+    const topic = more.some((word) => word.startsWith('topic=')) ? [] : ['topic=the release'];
+    return this.run(['-q', 'run', `team/${name}`, ...topic, ...more], { may: true });
   }
 
   async threads() {
@@ -142,9 +207,27 @@ export class World {
     });
   }
 
+  /** The model server of the tests; its address. */
+  async startFake() {
+    if (!this.fakeUrl) {
+      const port = await new Promise((resolve) => {
+        const probe = http.createServer().listen(0, '127.0.0.1', () => {
+          const found = probe.address().port;
+          probe.close(() => resolve(found));
+        });
+      });
+      const child = spawn(this.fake, ['--port', String(port), '--turns', '1'], { stdio: ['ignore', 'ignore', 'pipe'] });
+      this.children.add(child);
+      await new Promise((resolve) => child.stderr.once('data', resolve));
+      this.fakeUrl = `http://127.0.0.1:${port}/v1`;
+    }
+    return this.fakeUrl;
+  }
+
   /** Starts this many short threads through one MCP server, several at once. */
-  async fill(count) {
-    const child = spawn(this.rye, ['mcp'], { cwd: this.project, env: this.env, stdio: ['pipe', 'pipe', 'ignore'] });
+  async fill(count, atOnce = 16) {
+    const env = this.fake ? { ...this.env, OPENAI_BASE_URL: await this.startFake() } : this.env;
+    const child = spawn(this.rye, ['mcp'], { cwd: this.project, env, stdio: ['pipe', 'pipe', 'ignore'] });
     this.children.add(child);
     const send = (message) => child.stdin.write(`${JSON.stringify({ jsonrpc: '2.0', ...message })}\n`);
     send({ id: 0, method: 'initialize', params: { protocolVersion: '2025-06-18', capabilities: {}, clientInfo: { name: 'check', version: '1' } } });
@@ -162,7 +245,7 @@ export class World {
         rest = lines.pop();
         for (const line of lines) {
           const message = JSON.parse(line);
-          if (message.id === 0) for (let index = 0; index < Math.min(16, count); index += 1) next();
+          if (message.id === 0) for (let index = 0; index < Math.min(atOnce, count); index += 1) next();
           else if (message.id) {
             done += 1;
             if (message.error || message.result?.isError) reject(new Error(line.slice(0, 600)));

@@ -230,6 +230,7 @@ fn router(state: UiState) -> Router {
         .route("/bundles", get(items::bundle_list))
         .route("/bundles/outdated", get(items::outdated))
         .route("/bundles/{bundle}", get(items::bundle))
+        .route("/upgrades", get(items::upgrades))
         .route("/keys", get(items::key_list))
         .route("/config", get(items::config_list))
         .route("/doctor", get(items::doctor_report))

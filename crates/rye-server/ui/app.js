@@ -1,8 +1,8 @@
 // The frame of the page: session, navigation, theme, the state of the connection, announcements, notifications.
 
-import { add, fill, h, icon, plain } from './dom.js';
+import { fill, h, icon, plain } from './dom.js';
 import { plural } from './format.js';
-import { ApiError, call, isReadOnly, openSession, session, signOut } from './session.js';
+import { ApiError, isReadOnly, openSession, session, signOut } from './session.js';
 import { on, startStream, stopStream } from './stream.js';
 import { loadThreads, onThreads, summary } from './data.js';
 import { announce, errorBox, toast, toasts, liveRegion } from './parts.js';
@@ -27,7 +27,7 @@ let title = 'rye';
 let viewNumber = 0;
 
 /** The route in the address: `#/threads/ID?q=x`. */
-export function route() {
+function route() {
   const [path, query] = (location.hash.replace(/^#\/?/, '') || 'threads').split('?');
   const parts = path.split('/').map((part) => {
     try {

@@ -107,7 +107,6 @@ const ICONS = {
   open: 'M6 3.5 10.5 8 6 12.5',
   out: 'M9.5 2.5h4v11h-4M9.5 8h-7M5 5 2 8l3 3',
   bell: 'M8 2a4 4 0 0 0-4 4c0 4-1.5 5-1.5 5h11S12 10 12 6a4 4 0 0 0-4-4M6.7 13.5h2.6',
-  verified: 'M8 1.5l1.9 1.3 2.3 0 .7 2.2L14.7 6.5 14 8.7l.7 2.2-1.9 1.4-.7 2.2H9.8L8 15.7',
 };
 
 /** A drawing that is only decoration: words beside it say the same. */

@@ -9,14 +9,6 @@ export const count = (value) => (Number.isFinite(value) ? whole.format(value) : 
 /** `1 item`, `2 items`. */
 export const plural = (value, word, words = `${word}s`) => `${count(value)} ${value === 1 ? word : words}`;
 
-/** `987`, `12.3k`, `4.56M`. */
-export function short(value) {
-  if (!Number.isFinite(value)) return '–';
-  if (value < 1000) return String(value);
-  if (value < 999_950) return `${(value / 1000).toFixed(value < 9995 ? 2 : value < 99_950 ? 1 : 0)}k`;
-  return `${(value / 1e6).toFixed(2)}M`;
-}
-
 /** Dollars: cents for sums, four digits for what is smaller. */
 export function money(value) {
   if (!Number.isFinite(value)) return '–';

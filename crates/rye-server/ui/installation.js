@@ -3,7 +3,7 @@
 import { fill, h, icon } from './dom.js';
 import { bytes, count, plural } from './format.js';
 import { call } from './session.js';
-import { card, empty, errorBox, fields, folded, itemLink, jsonText, longText, notice, table, verdictMark } from './parts.js';
+import { act, card, empty, fields, folded, itemLink, jsonText, longText, notice, table, verdictMark } from './parts.js';
 
 const list = (values, none = 'none') => (values?.length ? h('ul.plain', null, values.map((one) => h('li', null, one))) : h('span.muted', none));
 const STANDING = { embedded: 'system', available: 'unsigned', enabled: 'trusted', trusted: 'trusted', approved: 'trusted', system: 'system', built_in: 'system', disabled: 'unsigned', off: 'unsigned' };
@@ -23,22 +23,49 @@ function requests(capabilities) {
   return kinds.map(([kind, one]) => [h('h3', kind), h('ul.plain', null, Object.entries(one).map(([request, items]) => h('li', null, h('code', request), h('span.meta', null, ' · ', Array.isArray(items) ? items.join(', ') : jsonText(items)))))]);
 }
 
-/** What an upgrade would change, as far as `outdated` knows. */
+const lines = (title, values, kind) => (values.length ? [h('h3', title), h(`ul.plain.mono.small${kind ?? ''}`, null, values.map((one) => h('li', one)))] : null);
+
+/** What one bundle's upgrade would change. */
+function planView(plan) {
+  const { signer, counts } = plan;
+  return [h('p', null, `${plan.previous_version ?? '–'} → `, h('strong', plan.version), ` · ${Object.entries(counts).filter(([, number]) => number).map(([word, number]) => `${count(number)} ${word}`).join(', ') || 'no files'}`),
+    h('p', null, verdictMark(signer.needs_trust ? 'unsigned' : 'trusted', signer.needs_trust ? 'a key you have not agreed to' : 'signed by a key you trust'), ` ${signer.owner} `, h('code', signer.fingerprint)),
+    plan.warnings.map((words) => notice('warning', words)),
+    plan.capabilities_added.length ? notice('warning', h('strong', 'It asks for more: '), plan.capabilities_added.join(', ')) : h('p.muted', 'It asks for nothing new.'),
+    lines('It no longer asks for', plan.capabilities_removed), lines('It would hide', plan.hides), lines('Hidden by', plan.hidden_by),
+    folded(plural(plan.files.length, 'file'), () => table('Files', [['What happens'], ['File']], plan.files.map((file) => [file.action, h('code', file.path)])))];
+}
+
 function upgradeView(one) {
-  const from = one.installed ?? one.locked ?? one.version ?? one.current;
-  const to = one.available ?? one.latest ?? one.newest;
-  return h('div', null, h('p', null, h('a', { href: `#/bundles/${encodeURIComponent(one.bundle_id ?? one.bundle ?? one.id ?? '')}` }, one.bundle_id ?? one.bundle ?? one.id), to ? [` ${from ?? '–'} → `, h('strong', to)] : ''), folded('What it would change', () => nested(one)));
+  const id = one.bundle_id;
+  const plan = h('div');
+  const show = h('button', { type: 'button', 'data-action': 'plan', onclick: () => act(show, async () => {
+    const data = await call(`/upgrades?ask=true&bundle=${encodeURIComponent(id)}`);
+    fill(plan, data.plans.length ? [data.plans.map(planView), h('p.muted', null, 'Nothing was changed. To upgrade: ', h('code', `rye bundle upgrade ${id}`))] : h('p.muted', 'An upgrade would change nothing.'));
+  }) }, 'What it would change');
+  return h('div.upgrade', null, h('p', null, h('a', { href: `#/bundles/${encodeURIComponent(id)}` }, id), ` ${one.installed ?? 'not installed'}`,
+    one.wanted && one.wanted !== one.installed ? [' → ', h('strong', one.wanted)] : ' is current', one.latest && one.latest !== one.wanted ? h('span.meta', ` · ${one.latest} is outside ${one.range ?? 'the range'}`) : null, ' ', show),
+  one.problem && notice('warning', one.problem), plan);
+}
+
+/** Versions of the project's bundles; sources may be on other computers, and are asked when a person says so. */
+function upgradesCard() {
+  const body = h('div', null, h('p.muted', 'rye asks the sources of the project’s bundles, which may be on other computers, only when you say so.'));
+  const ask = h('button', { type: 'button', 'data-action': 'outdated', onclick: () => act(ask, async () => {
+    const { bundles } = await call('/bundles/outdated?ask=true');
+    fill(body, bundles.length ? bundles.map(upgradeView) : h('p.muted', null, 'The project names no bundles of its own; ', h('code', 'rye add SOURCE'), ' adds one.'));
+  }) }, 'Look for newer versions');
+  return card('Upgrades', body, ask);
 }
 
 async function showBundles(context) {
   if (context.rest.length) return showBundle(context);
-  const [data, outdated] = await Promise.all([call('/bundles'), call('/bundles/outdated').catch((error) => error)]);
-  const upgrades = outdated instanceof Error ? null : outdated.bundles;
+  const data = await call('/bundles');
   fill(context.element, h('div.page-head', null, h('h1', 'Bundles'), h('span.muted', plural(data.bundles.length, 'bundle'))),
     data.bundles.length ? h('ul.item-list', null, data.bundles.map((one) => h('li', null, h('a', { href: `#/bundles/${encodeURIComponent(one.bundle_id)}` },
       h('span.item-head', null, standingMark(one.standing), h('strong.mono', one.bundle_id), h('span.meta', one.version), h('span.tag', one.space), h('span.meta', plural(one.items, 'item'))),
       h('span.clip.muted', null, one.categories.join(', ')), one.note && h('span.meta', one.note))))) : empty('No bundles'),
-    card('Upgrades', outdated instanceof Error ? errorBox(outdated) : upgrades.length ? upgrades.map(upgradeView) : h('p.muted', null, 'The project names no bundles of its own, or all are current. No registry was asked over the network: ', h('code', 'rye outdated'), ' does.')));
+    upgradesCard());
   context.setTitle('Bundles');
   return {};
 }

@@ -72,7 +72,7 @@ function whyPicture(why) {
   const chosen = why.tiers.findIndex((tier) => tier.found && tier.path === why.item.path);
   const tiers = why.tiers.map((tier, index) => {
     const kind = index === chosen ? 'chosen' : tier.found ? 'hidden-item' : 'absent';
-    const words = { chosen: 'this one counts', 'hidden-item': chosen >= 0 && index > chosen ? 'hidden by the one above' : 'found, not used', absent: 'not there' }[kind];
+    const words = { chosen: 'this one is used', 'hidden-item': chosen >= 0 && index > chosen ? 'hidden by the one above' : 'found, not used', absent: 'not there' }[kind];
     return h(`li.why-tier.${kind}`, null, h('span.why-space', tier.space), h('span.why-words', words), tier.found && tier.verdict ? verdictMark(tier.verdict) : null, h('span.why-path', tier.path));
   });
   const chain = why.chain.map((one, index) => [index ? arrow(why.chain[index - 1].executor_id ? 'runs in' : '') : null,

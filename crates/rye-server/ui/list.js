@@ -21,6 +21,7 @@ export function virtualList({ label, columns, render, open, key, version, expand
   let shown = new Map();
   let scroller = null;
   let frame = 0;
+  let isScrolled = false;
 
   const rowHeight = () => parseFloat(getComputedStyle(element).getPropertyValue('--row')) || 48;
   let height = 48;
@@ -36,10 +37,13 @@ export function virtualList({ label, columns, render, open, key, version, expand
   function paint() {
     frame = 0;
     if (!scroller?.isConnected) return;
-    const top = scroller.getBoundingClientRect().top;
-    const above = Math.max(0, top - spacer.getBoundingClientRect().top);
-    const first = Math.max(0, Math.floor(above / height) - OVERSCAN);
-    const last = Math.min(items.length, Math.ceil((above + scroller.clientHeight) / height) + OVERSCAN);
+    // Before anything was scrolled the place of the list does not matter, and is not asked for: that would cost a layout.
+    const above = isScrolled ? Math.max(0, scroller.getBoundingClientRect().top - spacer.getBoundingClientRect().top) : 0;
+    const visible = isScrolled ? scroller.clientHeight : innerHeight;
+    // At first only what is in sight; the rows around it come with the next frame.
+    const around = shown.size ? OVERSCAN : 0;
+    const first = Math.max(0, Math.floor(above / height) - around);
+    const last = Math.min(items.length, Math.ceil((above + visible) / height) + around);
     const next = new Map();
     const hadFocus = rows.contains(document.activeElement) ? document.activeElement.closest('[data-key]')?.dataset.key : null;
     let place = rows.firstChild;
@@ -64,6 +68,7 @@ export function virtualList({ label, columns, render, open, key, version, expand
     }
     for (const [id, row] of shown) if (!next.has(id)) row.remove();
     shown = next;
+    if (!around && next.size) schedule();
     rows.style.setProperty('transform', `translateY(${first * height}px)`);
     if (!rows.querySelector('[tabindex="0"]') && rows.firstChild) rows.firstChild.tabIndex = 0;
     if (hadFocus && shown.get(hadFocus) && !rows.contains(document.activeElement)) shown.get(hadFocus).focus({ preventScroll: true });
@@ -72,11 +77,16 @@ export function virtualList({ label, columns, render, open, key, version, expand
   const schedule = () => {
     frame ||= requestAnimationFrame(paint);
   };
+  const scrolled = () => {
+    isScrolled = true;
+    schedule();
+  };
 
   function focusIndex(index) {
     const item = items[Math.max(0, Math.min(items.length - 1, index))];
     if (!item) return;
     active = key(item);
+    isScrolled = true;
     const at = items.indexOf(item) * height;
     const offset = spacer.getBoundingClientRect().top - scroller.getBoundingClientRect().top + scroller.scrollTop;
     const headHeight = head.offsetHeight;
@@ -125,7 +135,7 @@ export function virtualList({ label, columns, render, open, key, version, expand
     /** Shows these items. */
     update(next) {
       items = next;
-      height = rowHeight();
+      if (!shown.size) height = rowHeight();
       element.setAttribute('aria-rowcount', items.length + 1);
       spacer.style.setProperty('height', `${items.length * height}px`);
       paint();
@@ -133,11 +143,11 @@ export function virtualList({ label, columns, render, open, key, version, expand
     /** Begins to follow the element that scrolls. */
     attach(to) {
       scroller = to;
-      scroller.addEventListener('scroll', schedule, { passive: true });
+      scroller.addEventListener('scroll', scrolled, { passive: true });
       resized.observe(element);
     },
     detach() {
-      scroller?.removeEventListener('scroll', schedule);
+      scroller?.removeEventListener('scroll', scrolled);
       resized.disconnect();
     },
   };

@@ -1,7 +1,7 @@
 // Pieces that several pages use: states, bars, verdicts, long texts, dialogs, messages.
 
 import { add, fill, h, plain, text } from './dom.js';
-import { ago, clock, money, shortId } from './format.js';
+import { ago, clock, shortId } from './format.js';
 
 const MAX_TEXT_CHARS = 4000;
 const TOAST_MS = 7000;
@@ -156,6 +156,17 @@ export function table(caption, columns, rows) {
 
 export const card = (title, ...children) => h('section.card', { 'aria-label': title }, h('h2', title), children);
 
+const RECEIPTS = { full: ['full', 'sandbox: every rule enforced'], partial: ['partial', 'sandbox: rules not enforced'], off: ['unsigned', 'no sandbox'] };
+const spaced = (word) => String(word).replaceAll('_', ' ');
+
+/** How the sandbox confined a tool's program, and what enforced each rule. */
+export function receiptView(receipt) {
+  const [verdict, words] = RECEIPTS[receipt.level] ?? ['bad', receipt.level];
+  return folded(verdictMark(verdict, receipt.unenforced ? `${words}: ${receipt.unenforced.map(spaced).join(', ')}` : words), () => fields(
+    [...Object.entries(receipt.rules ?? {}).map(([rule, by]) => [spaced(rule), by.map(spaced).join(', ')]),
+      ...['replaced', 'moved_aside', 'left_in_place'].filter((name) => receipt[name]).map((name) => [spaced(name), receipt[name].join('\n')])]));
+}
+
 /** Runs an action of a button: once at a time, with errors shown. */
 export async function act(button, action) {
   if (button.disabled) return undefined;
@@ -190,7 +201,7 @@ export function askForm({ title, intro, parts, submit, danger }) {
   });
 }
 
-export const LIMITS = [
+const LIMITS = [
   ['turns', 'Turns'], ['tokens', 'Tokens'], ['spend', 'Spend, $'], ['spawns', 'Children'], ['depth', 'Levels'], ['duration_seconds', 'Seconds'],
 ];
 

@@ -2,7 +2,7 @@
 // browser share it over a broadcast channel. There are no cookies: those of one port of this computer reach all others.
 
 const TOKEN_KEY = 'rye-token';
-const SHARE_TIMEOUT_MS = 300;
+const SHARE_TIMEOUT_MS = 2000;
 
 /** What tabs of this page say to each other. Only pages of the same address get it. */
 export const channel = new BroadcastChannel('rye-ui');
@@ -56,6 +56,15 @@ function setToken(token) {
   else sessionStorage.removeItem(TOKEN_KEY);
 }
 
+/** The answer to a request that was made before this module was there. */
+function takeEarly(path, { method, headers }) {
+  const early = globalThis.ryeEarly;
+  if (method !== 'GET' || headers.Authorization !== `Bearer ${early?.token}`) return undefined;
+  const answer = early.answers.get(path);
+  early.answers.delete(path);
+  return answer;
+}
+
 /** A request to the API; resolves to `data`. */
 export async function call(path, { method = 'GET', body, signal, headers, raw, isProbe } = {}) {
   const options = { method, signal, cache: 'no-store', credentials: 'omit', redirect: 'error', headers: { ...headers } };
@@ -66,7 +75,7 @@ export async function call(path, { method = 'GET', body, signal, headers, raw, i
   }
   let response;
   try {
-    response = await fetch(`/api/v1${path}`, options);
+    response = await (takeEarly(path, options) ?? fetch(`/api/v1${path}`, options));
   } catch (error) {
     if (error.name === 'AbortError') throw error;
     throw new ApiError(0, null);

@@ -40,7 +40,6 @@ function setState(next) {
   state = next;
   emit('state', next);
 }
-export const streamState = () => state;
 
 /** Handles a frame in this tab. */
 function deliver(kind, data, id) {

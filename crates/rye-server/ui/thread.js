@@ -7,7 +7,7 @@ import { on, watch } from './stream.js';
 import { onThreads, threads, toObject } from './data.js';
 import {
   act, age, askForm, bar, card, copy, download, empty, errorBox, field, fields, folded, itemLink, jsonText, limitChanges, limitFields, longText,
-  notice, stateMark, table, tabs, threadLink, threadPath, toast, verdictMark,
+  notice, receiptView, stateMark, table, tabs, threadLink, threadPath, toast, verdictMark,
 } from './parts.js';
 import { conversation } from './transcript.js';
 import { barChart, timelineChart } from './chart.js';
@@ -216,15 +216,31 @@ export async function showThread(context) {
     fill(body, card('Cost of each turn', bars), card('What it was spent on', choose, sums));
   }
 
+  /** The receipts of tool runs, from the transcript. */
+  async function receipts() {
+    const names = new Map();
+    const runs = [];
+    for (let position = ''; ;) {
+      const data = await call(`${path}/transcript?limit=5000&deltas=false${position && `&position=${position}`}`);
+      for (const { event_type: type, payload: p } of data.events) {
+        if (type === 'tool_call_start') names.set(p?.call_id, p.tool);
+        else if (type === 'tool_call_result' && p?.sandbox) runs.push([names.get(p.call_id) ?? p.call_id, receiptView(p.sandbox), duration(p.duration_ms)]);
+      }
+      if (data.is_end || data.position === position) return runs;
+      position = data.position;
+    }
+  }
+
   async function showRecord() {
-    const verify = await call(`${path}/verify`).catch((error) => error);
+    const [verify, runs] = await Promise.all([call(`${path}/verify`).catch((error) => error), receipts().catch(() => [])]);
     const record = thread.record;
     const start = thread.start;
     fill(body,
       card('Signatures', verify instanceof Error ? errorBox(verify) : [h('p', verifyBadge(verify)), verify.problem && notice(verify.is_bad ? 'error' : 'plain', verify.problem),
         verify.signers.length ? table('Signers', [['Signer'], ['Fingerprint']], verify.signers.map((signer) => [signer.is_own ? 'you' : signer.owner ?? 'unknown', h('code', signer.fingerprint)])) : h('p.muted', 'No checkpoint is signed yet: the first one follows the first turn.'),
         verify.transcript ? fields(Object.entries(verify.transcript).map(([name, value]) => [name.replace('_', ' '), Array.isArray(value) && !value.length ? 'none' : jsonText(value)])) : null]),
-      card('Receipts', fields([['journal records', count(record.journal_records)], ['last event', count(record.transcript_sequence)], ['its hash', record.transcript_hash ?? '–'], ['digest of permissions', record.capabilities_digest], ['directive', start?.directive_hash ?? '–'], ['check it yourself', `rye thread verify ${id}`]])),
+      card('Receipts', fields([['journal records', count(record.journal_records)], ['last event', count(record.transcript_sequence)], ['its hash', record.transcript_hash ?? '–'], ['digest of permissions', record.capabilities_digest], ['directive', start?.directive_hash ?? '–'], ['check it yourself', `rye thread verify ${id}`]]),
+        h('h3', 'Programs of tools'), runs.length ? table('Programs of tools', [['Tool'], ['Sandbox'], ['Took', 'numeric']], runs) : h('p.muted', 'No tool of this thread ran a program: built-in ones run inside rye, within the same rules.')),
       start ? [card('Prompt', longText(start.prompt), start.system ? folded('System prompt', () => longText(start.system)) : null), card('Inputs', fields(start.inputs)),
         card('Permissions', start.capabilities.length ? h('ul.plain.mono.small', null, start.capabilities.map((one) => h('li', one))) : h('p.muted', 'none')),
         card('Tools offered', start.tools.length ? h('ul.plain.mono.small.columns', null, start.tools.map((one) => h('li', null, itemLink(one)))) : h('p.muted', 'none')),

@@ -25,7 +25,10 @@ const rank = (row) => Math.min(...row.attention.map((word) => (ATTENTION_ORDER.i
 function nowText(row) {
   if (row.attention.includes('approval')) return 'waits for your answer';
   if (row.error && /^(error|suspended|interrupted|forged|cancelled|killed)$/.test(row.status)) return row.error;
-  if (row.status === 'waiting') return `waits for ${row.reason ?? 'others'}`;
+  if (row.status === 'waiting') {
+    const child = [...threads.values()].find((one) => one.parent_thread_id === row.thread_id && /^(running|created|waiting|suspended)$/.test(one.status));
+    return `waits for ${child && !/budget/.test(row.reason) ? `${child.directive} ${shortId(child.thread_id)}` : row.reason ?? 'others'}`;
+  }
   if (row.current_tool) return row.current_tool;
   if (row.status === 'running') return 'asks the model';
   return row.reason ?? '';

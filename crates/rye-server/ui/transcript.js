@@ -2,7 +2,7 @@
 
 import { add, fill, h } from './dom.js';
 import { clock, count, duration, money, plural, time } from './format.js';
-import { diffView, fields, folded, jsonText, longText, notice, threadLink } from './parts.js';
+import { diffView, fields, folded, jsonText, longText, notice, receiptView, threadLink } from './parts.js';
 
 /** What a tool returned, parsed where it is JSON, with the diff it holds. */
 function parseOutput(output) {
@@ -70,7 +70,7 @@ export function conversation() {
     calls.set(id, { node, state, result, notes, showArguments, diffs: null });
   }
 
-  function finish(call, { duration_ms: took, output, error }) {
+  function finish(call, { duration_ms: took, output, error, sandbox }) {
     const failed = error !== undefined && error !== null;
     call.state.className = `call-state ${failed ? 'failed' : 'done'}`;
     fill(call.state, failed ? '✗' : '✓', h('span.visually-hidden', failed ? 'failed' : 'done'));
@@ -78,6 +78,10 @@ export function conversation() {
     const { value, diff } = failed ? { value: error, diff: null } : parseOutput(output ?? '');
     fill(call.result, diff ? diffView(diff) : null,
       diff ? folded('Whole result', () => longText(jsonText(value))) : longText(jsonText(value), failed ? 'pre.text.bad' : 'pre.text'));
+    if (sandbox) {
+      add(call.result, h('h3', 'Receipt'), receiptView(sandbox));
+      if (sandbox.level !== 'full') call.node.after(receiptView(sandbox));
+    }
     if (diff) call.node.after(diffView(diff));
     else if (failed) call.node.after(longText(jsonText(value), 'p.call-error'));
   }

@@ -11,7 +11,7 @@ use rye_engine::verbs::sync::{
 use rye_engine::{Code, Error};
 use rye_item::BundleId;
 use rye_item::text::{counted, one_line, shell_word};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::install::{MAX_ROWS, print_install, print_plan, print_uninstall, update_progress};
 use super::{CommandContext, CommandError, CommandResult, confirm};
@@ -277,10 +277,7 @@ fn finish(
 
 /// What would change, for programs.
 fn plan_value(prepared: &PreparedSync) -> Result<Value, CommandError> {
-    let previews: Vec<&InstallPreview> =
-        prepared.installs.iter().map(|bundle| &bundle.install.preview).collect();
-    let removals: Vec<String> = prepared.removals.iter().map(ToString::to_string).collect();
-    Ok(json!({ "plans": previews, "removals": removals, "unchanged": prepared.unchanged }))
+    Ok(serde_json::to_value(prepared.preview()).map_err(std::io::Error::from)?)
 }
 
 /// Gets the user's word for what the lock did not name, or refuses. What it names, of a signer the user trusts, was agreed

@@ -1,12 +1,17 @@
 //! The API of `rye ui` from outside: every endpoint against its description, and what the actions do.
 
-use rye_test::fake_model::{FakeModel, FakeReply};
+use rye_test::fake_model::{FakeModel, FakeReply, Gate};
 use serde_json::{Value, json};
 
-use crate::support::{User, text};
+use crate::bundle_manifest::{add, project_member, publish_in_git};
+use crate::install::BundleAuthor;
+use crate::support::{User, run, text};
 use crate::thread_approvals::write_gate;
-use crate::thread_run::{newest_thread, spawn_with_model, threads, write_note_directive};
-use crate::tool_support::{eventually, write_function};
+use crate::thread_run::{
+    FILES, command_with_model, newest_thread, spawn_with_model, threads, write_directive,
+    write_note_directive,
+};
+use crate::tool_support::{RYE, eventually, write_function};
 use crate::ui_support::{UiClient, UiServer};
 
 const API: &str = include_str!("../../../../docs/ui/openapi.yaml");
@@ -283,6 +288,35 @@ fn suspended_threads_resume_fork_and_end() {
 }
 
 #[test]
+fn resumed_threads_outlive_the_page() {
+    let user = User::initialized();
+    let gate = Gate::closed();
+    let held = gate.clone();
+    let model = FakeModel::start(move |seen| match seen.tool_results {
+        0 => FakeReply::calls([("rye_file_system_write", json!({"path": "a.txt", "content": "a"}))]),
+        _ => FakeReply::text("done").with_gate(&held),
+    });
+    write_directive(&user, "work", &format!("{FILES}<limits turns=\"1\"/>"), "", "Work.");
+    assert_eq!(run(command_with_model(&user, &model).args(["run", "team/work"])).exit, 6);
+    let thread = newest_thread(&user);
+    let mut command = user.program(RYE);
+    command.env("OPENAI_API_KEY", "sk-of-a-test-0123456789");
+    command.env("OPENAI_BASE_URL", format!("{}/v1", model.url()));
+    let mut server = UiServer::from_command(command, 0, &[]);
+    let client = server.log_in();
+    let path = format!("/threads/{thread}/resume");
+    client
+        .post(&path, &json!({"limits": {"turns": "none", "spend": "+much"}}))
+        .assert_refused(400, "RYE0104");
+    let resumed = client.post(&path, &json!({"limits": {"turns": "+5"}})).data();
+    assert_ne!(resumed["pid"], json!(server.process.id()));
+    model.wait_for_requests(2);
+    server.stop();
+    gate.open();
+    assert!(eventually(|| threads(&user)[0]["status"] == "completed"), "{:?}", threads(&user));
+}
+
+#[test]
 fn running_threads_are_cancelled() {
     let user = User::initialized();
     write_note_directive(&user);
@@ -326,4 +360,30 @@ fn directives_start_in_the_background() {
     let started = client.post("/run", &json!({"type": "directive", "item_id": "team/note"}));
     let thread = text(&started.data()["thread_id"]);
     assert!(eventually(|| client.data(&format!("/threads/{thread}"))["status"] == "completed"));
+}
+
+#[test]
+fn upgrades_show_what_they_would_change() {
+    let (member, author) = (project_member("alice"), BundleAuthor::new());
+    let repository = author.user.context.path().join("repository");
+    publish_in_git(&author, &repository, "1.0.0", None);
+    let source = format!("git+file://{}", repository.display());
+    add(&member, &author, &source, &["--rev", "main", "--path", "bundle"]);
+    author.write_tool("hi", "2");
+    author.write_tool("new", "1");
+    publish_in_git(&author, &repository, "1.1.0", None);
+    let server = UiServer::start(&member.user, &[]);
+    let client = server.log_in();
+    let nothing = json!({"plans": [], "removals": [], "unchanged": []});
+    assert_eq!(client.data("/upgrades"), nothing, "no source is asked");
+    let rows = client.data("/bundles/outdated?ask=true")["bundles"].clone();
+    assert_eq!((&rows[0]["installed"], &rows[0]["wanted"]), (&json!("1.0.0"), &json!("1.1.0")), "{rows}");
+    let id = text(&rows[0]["bundle_id"]);
+    let answer = client.get(&format!("/upgrades?ask=true&bundle={id}"));
+    assert_described(&description(), "get", "/upgrades", &answer.json());
+    let plan = answer.data()["plans"][0].clone();
+    assert_eq!((&plan["previous_version"], &plan["version"]), (&json!("1.0.0"), &json!("1.1.0")), "{plan}");
+    assert_eq!((&plan["counts"]["added"], &plan["counts"]["replaced"]), (&json!(1), &json!(1)), "{plan}");
+    client.get("/upgrades?ask=true&bundle=none").assert_refused(404, "RYE0601");
+    assert_eq!(member.data(["outdated"])["bundles"][0]["installed"], "1.0.0", "nothing was changed");
 }

@@ -39,6 +39,7 @@ const ASSETS: &[Asset] = assets! {
     "/cost.js" SCRIPT "cost.js";
     "/data.js" SCRIPT "data.js";
     "/dom.js" SCRIPT "dom.js";
+    "/early.js" SCRIPT "early.js";
     "/format.js" SCRIPT "format.js";
     "/installation.js" SCRIPT "installation.js";
     "/items.js" SCRIPT "items.js";

@@ -9,7 +9,7 @@ use rye_agent::prepare::ThreadRequest;
 use rye_engine::verbs::execute::{self, ExecuteRequest};
 use rye_engine::verbs::load::{self, LoadOptions};
 use rye_engine::verbs::search::{self, SearchOptions};
-use rye_engine::verbs::sync::{self, FetchContext};
+use rye_engine::verbs::sync::{self, FetchContext, SyncOptions};
 use rye_engine::verbs::{bundles, config, doctor, keys, list, source, why};
 use rye_engine::{Code, Engine, Error, Result};
 use rye_item::space::SpaceTier;
@@ -288,6 +288,25 @@ pub(super) async fn outdated(State(state): State<UiState>, request: Request) -> 
         let mut fetch = FetchContext { cancel: &cancel, on_bytes: &mut |_, _| {}, on_files: &|_, _| {} };
         let report = sync::outdated(&engine, None, &mut fetch)?;
         Ok(success(None, None, to_value(report)?))
+    };
+    respond(state.shared.pool.run(Lane::Long, work).await)
+}
+
+/// `GET /api/v1/upgrades`
+pub(super) async fn upgrades(State(state): State<UiState>, request: Request) -> Response {
+    let query = request.uri().query().map(str::to_owned);
+    let inner = state.clone();
+    let work = move || {
+        let parameters = Parameters::parse(query.as_deref(), &["ask", "bundle"])?;
+        let id = parameters.text("bundle").map(rye_item::BundleId::new).transpose().map_err(Error::from)?;
+        if !parameters.flag("ask", false)? || inner.roots().project.is_none() {
+            return Ok(success(None, None, json!({"plans": [], "removals": [], "unchanged": []})));
+        }
+        let engine = inner.shared.engines.engine(None)?.engine;
+        let cancel = CancelToken::new()?;
+        let mut fetch = FetchContext { cancel: &cancel, on_bytes: &mut |_, _| {}, on_files: &|_, _| {} };
+        let prepared = sync::prepare_upgrade(&engine, id.as_ref(), SyncOptions::default(), &mut fetch)?;
+        Ok(success(Some("bundle"), None, to_value(prepared.preview())?))
     };
     respond(state.shared.pool.run(Lane::Long, work).await)
 }

@@ -32,7 +32,7 @@ pub use apply::{SyncResponse, UnchangedBundle, apply};
 pub(crate) use check::check_installed;
 pub use git::LeftOutReason;
 pub use outdated::{OutdatedBundle, OutdatedReport, outdated};
-pub use plan::{PreparedBundle, PreparedSync, SyncOptions, prepare_sync, prepare_upgrade};
+pub use plan::{PreparedBundle, PreparedSync, SyncOptions, SyncPreview, prepare_sync, prepare_upgrade};
 pub use rye_bundle::project::SourceFields;
 pub use source_tree::{SourceFolder, fetch_source};
 

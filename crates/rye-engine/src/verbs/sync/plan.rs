@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use rye_bundle::project::{BundleRequirement, LockedBundle, ProjectLock, ProjectManifest, RequirementSource};
 use rye_item::BundleId;
 use rye_item::text::shell_word;
+use serde::Serialize;
 use serde_json::json;
 
 use super::apply::UnchangedBundle;
@@ -15,7 +16,7 @@ use super::resolve::{
 use super::{FetchContext, ProjectBundles, check_locked_signer, install_options};
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
-use crate::verbs::install::{self, PreparedInstall};
+use crate::verbs::install::{self, InstallPreview, PreparedInstall};
 use crate::verbs::registry::{self, TransferOptions};
 
 /// How bundles of a manifest are brought up to date.
@@ -60,6 +61,17 @@ impl PreparedBundle {
     }
 }
 
+/// What would change, for showing.
+#[derive(Debug, Serialize)]
+pub struct SyncPreview<'a> {
+    /// What each bundle that is installed, moved to another version or completed would change.
+    pub plans: Vec<&'a InstallPreview>,
+    /// Bundles that the manifest no longer asks for.
+    pub removals: Vec<String>,
+    /// Bundles that are as they should be.
+    pub unchanged: &'a [UnchangedBundle],
+}
+
 /// Everything that is about to change.
 pub struct PreparedSync {
     /// Bundles to install, move to another version, or complete.
@@ -98,6 +110,16 @@ impl PreparedSync {
             && self.removals.is_empty()
             && self.lock == self.before.lock
             && self.manifest == self.before.manifest
+    }
+
+    /// What would change, for showing.
+    #[must_use]
+    pub fn preview(&self) -> SyncPreview<'_> {
+        SyncPreview {
+            plans: self.installs.iter().map(|bundle| &bundle.install.preview).collect(),
+            removals: self.removals.iter().map(ToString::to_string).collect(),
+            unchanged: &self.unchanged,
+        }
     }
 
     /// Adds a bundle that is to be installed.
