@@ -602,7 +602,7 @@ async function main() {
   await step('refused requests', refusals);
   await step('other origins', otherOrigins);
   await step('every page', () => walk(context, page, threads));
-  await step('contents', () => contents(page, threads));
+  if (!pictures) await step('contents', () => contents(page, threads));
   if (!pictures) await step('hostile fields', () => corpus(page, threads));
   await step('hidden characters', () => hiddenMarks(page, threads));
   await step('keyboard', () => keyboard(page));

@@ -35,7 +35,10 @@ function row(what, figure, limit, holds) {
   say(`${what}: ${figure}`);
 }
 
-const median = (values) => share([...values].sort((one, other) => one - other), 0.5);
+function median(values) {
+  const sorted = [...values].sort((one, other) => one - other);
+  return (sorted[Math.floor((sorted.length - 1) / 2)] + sorted[Math.ceil((sorted.length - 1) / 2)]) / 2;
+}
 const ms = (value) => `${Math.round(value)} ms`;
 
 async function paint() {

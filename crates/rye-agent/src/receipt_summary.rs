@@ -25,7 +25,10 @@ pub(crate) fn receipt_summary(receipt: &Value, redactor: &Redactor) -> Option<Ma
     let receipt = serde_json::from_value::<Receipt>(receipt.clone()).ok()?;
     let mut rules: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for row in receipt.rows.iter().filter(|row| row.is_enforced && row.mechanism != Mechanism::None) {
-        rules.entry(word(row.rule)).or_default().push(mechanism(row));
+        let (mechanisms, mechanism) = (rules.entry(word(row.rule)).or_default(), mechanism(row));
+        if !mechanisms.contains(&mechanism) {
+            mechanisms.push(mechanism);
+        }
     }
     let unenforced: Vec<SandboxRule> = receipt.unenforced();
     let mut summary = Map::new();
@@ -63,6 +66,7 @@ mod tests {
         let receipt = json!({"level": "partial", "replaced": ["/p/.mcp.json"], "rows": [
             row("writes", "landlock", Some(4), true),
             row("writes", "mount_namespace", None, true),
+            row("network", "seccomp", None, true),
             row("network", "seccomp", None, true),
             row("metadata", "mount_namespace", None, false),
         ]});

@@ -66,7 +66,7 @@ function questionCard(question, onAnswer) {
   const titleId = `question-${question.id}`;
   const node = h('article.question', { tabindex: '0', 'aria-labelledby': titleId, 'data-id': question.id },
     h('header', null, h('span.state.asked', null, h('span.sign', { 'aria-hidden': 'true' }, '?'), h('span', { tool: 'tool call', limit: 'limit', approval: 'question' }[question.kind] ?? question.kind)),
-      h('h2', { id: titleId }, isTool ? h('span.mono', question.what) : question.text.prompt || question.what), h('span.spread'), h('span.muted', null, 'asked ', age(question.asked_at_ms), ' ago')),
+      h('h2', { id: titleId }, isTool ? h('span.mono', question.what) : question.text.prompt || question.what), h('span.spread'), h('span.muted', null, 'asked ', age(question.asked_at_ms, ' ago'))),
     isTool && question.text.prompt !== question.what ? h('p.prompt', question.text.prompt) : null,
     rows.length ? h('dl.fields.call-arguments', null, rows.map(([key, value]) => [h('dt', key), h('dd', null, h('pre.text', value))])) : isTool ? h('p.muted', 'No arguments') : null,
     typeof diff === 'string' ? diffView(diff) : null,

@@ -6,7 +6,7 @@ import { call } from './session.js';
 import { act, card, empty, fields, folded, itemLink, jsonText, longText, notice, table, verdictMark } from './parts.js';
 
 const list = (values, none = 'none') => (values?.length ? h('ul.plain', null, values.map((one) => h('li', null, one))) : h('span.muted', none));
-const STANDING = { embedded: 'system', available: 'unsigned', enabled: 'trusted', trusted: 'trusted', approved: 'trusted', system: 'system', built_in: 'system', disabled: 'unsigned', off: 'unsigned' };
+const STANDING = { installed: 'trusted', embedded: 'system', enabled: 'trusted', approved: 'trusted', available: 'unsigned' };
 const standingMark = (word) => verdictMark(STANDING[word] ?? 'bad', word);
 
 /** Anything as nested names and values. */
@@ -38,7 +38,7 @@ function planView(plan) {
 
 function upgradeView(one) {
   const id = one.bundle_id;
-  const plan = h('div');
+  const plan = h('div.stack');
   const show = h('button', { type: 'button', 'data-action': 'plan', onclick: () => act(show, async () => {
     const data = await call(`/upgrades?ask=true&bundle=${encodeURIComponent(id)}`);
     fill(plan, data.plans.length ? [data.plans.map(planView), h('p.muted', null, 'Nothing was changed. To upgrade: ', h('code', `rye bundle upgrade ${id}`))] : h('p.muted', 'An upgrade would change nothing.'));

@@ -72,7 +72,7 @@ export function bar(used, max, { label, reserved = 0, words } = {}) {
 }
 
 /** How old something is, with the moment itself as its title. */
-export const age = (value) => h('time', { datetime: typeof value === 'number' ? new Date(value).toISOString() : value, title: clock(value) }, ago(value));
+export const age = (value, more = '') => h('time', { datetime: typeof value === 'number' ? new Date(value).toISOString() : value, title: clock(value) }, ago(value).replace(/\d.*/, `$&${more}`));
 
 export const threadPath = (id, tab) => `#/threads/${encodeURIComponent(id)}${tab ? `/${tab}` : ''}`;
 export const threadLink = (id, words) => h('a', { href: threadPath(id) }, words ?? h('span.mono', shortId(id)));

@@ -129,9 +129,9 @@ export async function showThread(context) {
     fill(head,
       h('nav.crumbs', { 'aria-label': 'Above' }, h('a', { href: '#/threads' }, 'Threads'), up.map((row) => [' / ', threadLink(row.thread_id, row.directive)]), ' / ', h('span.mono', shortId(id))),
       h('div.page-head', null, h('h1', thread.directive), stateMark(state, thread.waiting ?? thread.reason), verifySlot, h('span.spread'), actions()),
-      h('p.thread-facts', null, thread.title && thread.title !== thread.directive ? [h('span', thread.title), ' · '] : null, `${thread.model} · ${thread.provider} · `, age(thread.started_at),
+      h('p.thread-facts', null, thread.title && thread.title !== thread.directive ? [h('span', thread.title), ' · '] : null, `${thread.model} · ${thread.provider} · started `, age(thread.started_at, ' ago'),
         ` · ${plural(thread.turns, 'turn')} · ${count(thread.tokens)} tokens · ${money(thread.spend)}`,
-        thread.subtree_spend > thread.spend ? ` (tree ${money(thread.subtree_spend)})` : '', ` · ${duration(thread.elapsed_ms)}`),
+        thread.subtree_spend > thread.spend ? ` (tree ${money(thread.subtree_spend)})` : '', ` · ran ${duration(thread.elapsed_ms)}`),
       thread.approvals.length ? notice('asked', h('strong', plural(thread.approvals.length, 'open question')), ' ', h('a', { href: `#/approvals?thread=${encodeURIComponent(id)}` }, 'Answer')) : null,
       thread.error && state !== 'approval' ? notice(thread.status === 'suspended' ? 'warning' : 'error', thread.error) : null,
       tabs('Parts of the thread', [['conversation', 'Conversation', threadPath(id)], ['timeline', 'Timeline', threadPath(id, 'timeline')], ['cost', 'Cost', threadPath(id, 'cost')], ['record', 'Record', threadPath(id, 'record')]], tab));

@@ -55,7 +55,7 @@ export function conversation() {
     const state = h('span.call-state.running', null, '…');
     const summary = h('span.clip.muted', callSummary(input));
     const argumentsView = h('div');
-    const result = h('div', null, h('p.muted', 'Running…'));
+    const result = h('div', null, h('p.muted', 'No result yet.'));
     const notes = h('div');
     let args = input;
     const showArguments = (value, was) => {
