@@ -7,8 +7,9 @@
 //! ```
 //!
 //! A thread is in its project's store before the daemon is asked to run it, so that a crash in between loses nothing. The
-//! request to the daemon is to take over threads without an owner (new threads and those a crash has left are the same to
-//! it), or to resume a stopped one with what a person changes. Places with such threads are remembered in files; environments, which hold keys, never are.
+//! daemon is asked to take over threads without an owner (new threads and those a crash has left are the same to it), or to
+//! resume a stopped one with what a person changes. Places with such threads are remembered in files; environments, which
+//! hold keys, never are.
 
 mod client;
 mod daemon;
