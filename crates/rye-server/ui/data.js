@@ -9,7 +9,7 @@ const MAX_ROWS = 100_000;
 
 /** Thread id to row. */
 export const threads = new Map();
-export const summary = { counts: {}, openApprovals: 0, total: 0, isComplete: false };
+export const summary = { counts: {}, openApprovals: 0, isComplete: false, removed: 0 };
 
 let columns = [];
 const listeners = new Set();
@@ -65,26 +65,24 @@ export async function loadThreads(isProbe) {
   reading += 1;
   const mine = reading;
   let after = null;
-  let total = 0;
   const seen = new Set();
+  const before = [...threads.keys()];
   do {
     const query = new URLSearchParams({ limit: after ? PAGE : FIRST_PAGE });
     if (after) query.set('after', after);
     const data = await call(`/threads?${query}`, { isProbe });
     if (mine !== reading) return;
     columns = data.columns;
-    if (!after) {
-      startAt(data.position);
-      total = data.total;
-    }
+    if (!after) startAt(data.position);
     const isReread = summary.isComplete;
     data.rows.forEach((values) => seen.add(values[0]));
     takeRows(data.rows, isReread);
     takeSummary(data);
-    summary.total = Math.max(total, threads.size);
     after = data.next;
     announce();
   } while (after && seen.size < MAX_ROWS);
+  // What was there before and is no more was pruned.
+  if (!after) for (const id of before) if (!seen.has(id) && threads.delete(id)) summary.removed += 1;
   summary.isComplete = true;
   announce();
 }
@@ -98,7 +96,6 @@ on('hello', (data) => {
 on('threads', (data) => {
   takeRows(data.rows, true);
   takeSummary(data);
-  summary.total = Math.max(summary.total, threads.size);
   announce();
 });
 on('approvals', (data) => {

@@ -189,12 +189,13 @@ async function showList(context) {
   }
 
   let sorted = [];
-  let sortedSize = -1;
+  let sortedKey = '';
   function refresh() {
-    if (sortedSize !== threads.size) {
+    const key = `${threads.size} ${summary.removed}`;
+    if (sortedKey !== key) {
       sorted = [...threads.values()];
       sorted.sort((one, other) => (one.started_at < other.started_at ? 1 : one.started_at > other.started_at ? -1 : one.thread_id < other.thread_id ? 1 : -1));
-      sortedSize = threads.size;
+      sortedKey = key;
     } else sorted = sorted.map((row) => threads.get(row.thread_id));
     showAttention(sorted);
     showFilters(sorted);
