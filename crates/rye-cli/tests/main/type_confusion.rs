@@ -96,7 +96,9 @@ fn renamed_script_keeps_its_runtime_and_settings() {
 fn script_with_two_meanings_is_refused() {
     let typed = format!("{SCRIPT}const f = 1, T = 2, y = 3;\nconsole.log(f<T>(y));\n");
     let comment = format!("{SCRIPT}let f = 1;\nif (f<!--f\n) {{ }}\n");
-    for text in [&typed, &comment] {
+    let template = format!("{SCRIPT}const f = 1, T = 2;\nconsole.log(f<T>`x`);\n");
+    let line = format!("{SCRIPT}const f = 1, T = 2;\nlet a = f<T>\nconsole.log(a);\n");
+    for text in [&typed, &comment, &template, &line] {
         for (from, to) in [("js", "ts"), ("ts", "js"), ("js", "mjs"), ("mjs", "cjs"), ("js", "js")] {
             assert!(!verifies_renamed(text, from, to), "{from} {to}: {text}");
         }
