@@ -18,12 +18,12 @@ VARYING = re.compile(
     r"|(?P<time>\d{4}-\d\d-\d\dT[\d:.]+Z)"
     r"|(?P<stamp>\d{4}-\d\d-\d\dT\d{6}Z)"
     r"|(?P<date>\d{4}-\d\d-\d\d)"
-    r"|(?P<folder>/tmp/rye-run-\w+)"
+    r"|(?P<folder>/tmp/rye-runs-\d+/rye-run-\w+)"
     rf"|(?P<duration>(?<![\w.]){DURATION}(?!\w))"
     r"|(?P<any>…)"
 )
 PATTERNS = {
-    "time": r"\d{4}-\d\d-\d\dT[\d:.]+Z", "stamp": r"\d{4}-\d\d-\d\dT\d{6}Z", "date": r"\d{4}-\d\d-\d\d", "folder": r"/tmp/rye-run-\w+",
+    "time": r"\d{4}-\d\d-\d\dT[\d:.]+Z", "stamp": r"\d{4}-\d\d-\d\dT\d{6}Z", "date": r"\d{4}-\d\d-\d\d", "folder": r"/tmp/rye-runs-\d+/rye-run-\w+",
     "duration": DURATION, "any": r"[^\n]*?",
 }
 

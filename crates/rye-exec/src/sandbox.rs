@@ -155,7 +155,8 @@ pub struct SandboxPaths {
     pub cache: PathBuf,
     /// The folder of the signing key.
     pub signing_keys: PathBuf,
-    /// The run's own temporary folder, which exists; what is not a process has none.
+    /// The run's own temporary folder, which exists; what is not a process has none. The folder it lies in holds those of other
+    /// runs, and is closed.
     pub temporary: Option<PathBuf>,
     /// What the run itself must be able to read: the tool's folder, its interpreter, its dependencies.
     pub required: Vec<PathBuf>,
@@ -432,7 +433,7 @@ pub fn plan(
         access,
         grants: declared.grants,
         read,
-        homes: paths.homes.all.clone(),
+        homes: closed_folders(paths),
         visible,
         visible_links,
         // Without a project, a run works in its temporary folder, which is its own.
@@ -446,6 +447,13 @@ pub fn plan(
         sockets,
         on_missing,
     })
+}
+
+/// The homes, and the folder that holds the temporary folders of all runs.
+fn closed_folders(paths: &SandboxPaths) -> Vec<PathBuf> {
+    let temporary = paths.temporary.as_deref().map(canonicalize_existing);
+    let of_runs = temporary.as_deref().and_then(Path::parent).map(Path::to_owned);
+    paths.homes.all.iter().cloned().chain(of_runs).collect()
 }
 
 /// What no tool changes, whatever it asks for.

@@ -93,6 +93,8 @@ fn standard_level_opens_project_hides_keys() {
             world.at("project/.git"),
             world.at("project/.envrc"),
             world.at("project/.vscode"),
+            world.at("project/.ai/bundles.toml"),
+            world.at("project/.ai/bundles.lock"),
             world.at("project/lockfiles"),
         ],
         hidden: vec![
@@ -100,7 +102,8 @@ fn standard_level_opens_project_hides_keys() {
             PathBuf::from("/etc/shadow"),
             world.at("home/.ai/config/keys/signing"),
         ],
-        homes: vec![world.at("home")],
+        // The folder of the run's temporary folder has those of other runs.
+        homes: vec![world.at("home"), world.at("cache")],
         visible: vec![
             world.at("home/.gitconfig"),
             world.at("home/.ai/tools"),

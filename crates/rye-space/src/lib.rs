@@ -32,7 +32,7 @@ pub mod write_root;
 pub use item_file::ItemFile;
 pub use manifest::{Manifest, ManifestFile};
 pub use path::{BundlePath, InvalidBundlePath};
-pub use roots::{AI_FOLDER, Roots, RootsError};
+pub use roots::{AI_FOLDER, RESERVED_FILE_TEXT, Roots, RootsError};
 pub use spaces::{CandidatePath, LocateError, Spaces};
 pub use workspace::{Workspace, WorkspaceError};
 pub use write_root::{ProtectedFolders, WriteRefusal};

@@ -12,6 +12,9 @@ use crate::checkouts::related_checkouts;
 /// The folder that holds a space's items.
 pub const AI_FOLDER: &str = ".ai";
 
+/// What a file holds that takes the name of a missing one while a tool runs, where an empty file would say something.
+pub const RESERVED_FILE_TEXT: &str = "# Reserved while a tool runs.\n";
+
 /// The folders everything else is found from. They come from the command line and the environment, through `rye-cli`.
 #[derive(Clone, Debug)]
 pub struct Roots {

@@ -3,7 +3,7 @@
 use std::fs::{File, Permissions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::{CWD, Mode, OFlags};
@@ -19,9 +19,49 @@ const MAX_ATTEMPTS: usize = 8;
 /// A new, private folder below `parent`, removed with all that is in it when dropped.
 #[derive(Debug)]
 pub struct LockedTempDir {
+    // In this order: the parent is only removed when it is empty.
     dir: tempfile::TempDir,
     /// Locked for as long as the owner lives.
     lock: File,
+    /// The folder that was made for folders like this one, if it was.
+    _parent: Option<PrivateParent>,
+}
+
+/// A folder of the user's own that holds temporary folders, removed by the last one.
+#[derive(Debug)]
+struct PrivateParent(PathBuf);
+
+impl PrivateParent {
+    /// Makes it, or takes the one that is there.
+    fn create(path: &Path) -> io::Result<Self> {
+        let mode = Mode::from_bits_retain(0o700);
+        match rustix::fs::mkdir(path, mode) {
+            Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+            Err(error) => return Err(error.into()),
+        }
+        // Others may have made it first, where all may write: what is in it must not be theirs to change.
+        let found = open_dir(path).and_then(|folder| Ok((folder.metadata()?, folder)));
+        match found {
+            Ok((facts, folder)) if facts.uid() == rustix::process::geteuid().as_raw() => {
+                if facts.mode() & 0o7777 != 0o700 {
+                    rustix::fs::fchmod(&folder, mode)?;
+                }
+                Ok(Self(path.to_owned()))
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(error),
+            Ok(_) | Err(_) => {
+                let reason = format!("`{}` is not a folder of this user", path.display());
+                Err(io::Error::new(io::ErrorKind::PermissionDenied, reason))
+            }
+        }
+    }
+}
+
+impl Drop for PrivateParent {
+    fn drop(&mut self) {
+        // Another one's folder keeps it.
+        let _ = rustix::fs::rmdir(&self.0);
+    }
 }
 
 impl LockedTempDir {
@@ -30,6 +70,28 @@ impl LockedTempDir {
     /// # Errors
     /// When the system refuses.
     pub fn new(parent: &Path, prefix: &str) -> io::Result<Self> {
+        Self::create(parent, prefix, None)
+    }
+
+    /// As [`LockedTempDir::new`], in a folder that is made for such folders, for this user alone, and goes with the last one.
+    ///
+    /// # Errors
+    /// When the system refuses, or the folder is another user's.
+    pub fn in_private(parent: &Path, prefix: &str) -> io::Result<Self> {
+        for _ in 0..MAX_ATTEMPTS {
+            let made = PrivateParent::create(parent).and_then(|own| Self::create(parent, prefix, Some(own)));
+            match made {
+                // The last one has just gone, and the folder with it.
+                Err(error)
+                    if error.kind() == io::ErrorKind::NotFound
+                        && parent.parent().is_some_and(Path::is_dir) => {}
+                result => return result,
+            }
+        }
+        Err(io::Error::other("other processes remove temporary folders as they are made"))
+    }
+
+    fn create(parent: &Path, prefix: &str, own_parent: Option<PrivateParent>) -> io::Result<Self> {
         remove_stale(parent, prefix);
         for _ in 0..MAX_ATTEMPTS {
             let permissions = Permissions::from_mode(0o700);
@@ -39,7 +101,7 @@ impl LockedTempDir {
             lock.lock()?;
             // Before the lock was held, another process may have removed it.
             if is_same_dir(&lock, folder.path()) {
-                return Ok(Self { dir: folder, lock });
+                return Ok(Self { dir: folder, lock, _parent: own_parent });
             }
         }
         Err(io::Error::other("other processes remove temporary folders as they are made"))
@@ -82,7 +144,7 @@ impl TempDirPool {
         Self { capacity, idle: Arc::default() }
     }
 
-    /// An empty one below `parent`, its name beginning with `prefix`.
+    /// An empty one in the private folder `parent` ([`LockedTempDir::in_private`]), its name beginning with `prefix`.
     ///
     /// # Errors
     /// When the system refuses.
@@ -90,7 +152,7 @@ impl TempDirPool {
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
         match idle {
             Some(folder) if folder.path().parent() == Some(parent) && folder.is_pristine() => Ok(folder),
-            _ => LockedTempDir::new(parent, prefix),
+            _ => LockedTempDir::in_private(parent, prefix),
         }
     }
 
@@ -175,8 +237,9 @@ mod tests {
     #[test]
     fn only_pristine_dirs_are_reused() {
         let parent = tempfile::tempdir().expect("a folder");
+        let own = parent.path().join("own");
         let folders = TempDirPool::with_capacity(1);
-        let acquire = || folders.acquire(parent.path(), "run-").expect("made");
+        let acquire = || folders.acquire(&own, "run-").expect("made");
         let (first, second) = (acquire(), acquire());
         let path = first.path().to_owned();
         folders.release(first);
@@ -194,5 +257,28 @@ mod tests {
         folders.release(acquire());
         drop(folders);
         assert_eq!(std::fs::read_dir(parent.path()).expect("the folder").count(), 0);
+    }
+
+    #[test]
+    fn private_parents_belong_to_the_user_alone() {
+        let outer = tempfile::tempdir().expect("a folder");
+        let parent = outer.path().join("own");
+        std::fs::create_dir(&parent).expect("a folder");
+        std::fs::set_permissions(&parent, Permissions::from_mode(0o777)).expect("changed");
+        let (first, second) = (
+            LockedTempDir::in_private(&parent, "run-").expect("made"),
+            LockedTempDir::in_private(&parent, "run-").expect("made"),
+        );
+        assert_eq!(parent.metadata().expect("there").mode() & 0o7777, 0o700);
+        drop(first);
+        assert!(second.path().exists());
+        drop(second);
+        assert!(!parent.exists());
+        std::os::unix::fs::symlink(outer.path(), &parent).expect("a link");
+        let error = LockedTempDir::in_private(&parent, "run-").expect_err("a link is refused");
+        assert!(error.to_string().contains("is not a folder of this user"), "{error}");
+        let absent = outer.path().join("absent/own");
+        let error = LockedTempDir::in_private(&absent, "run-").expect_err("nothing to make it in");
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
     }
 }

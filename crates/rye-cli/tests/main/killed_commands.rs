@@ -122,10 +122,13 @@ fn cleanup_keeps_dirs_of_running_tools() {
     write_function(&user, "waits", WAITING_TOOL);
     write_function(&user, "quick", "return 1");
     let mut child = start_and_wait(&user);
-    let pending: Vec<PathBuf> = fs::read_dir(temporary_dir(&user))
-        .expect("the folder")
-        .map(|entry| entry.expect("an entry").path())
-        .collect();
+    let entries = |folder: PathBuf| -> Vec<PathBuf> {
+        let entries = fs::read_dir(folder).expect("the folder");
+        entries.map(|entry| entry.expect("an entry").path()).collect()
+    };
+    let of_user = entries(temporary_dir(&user));
+    assert_eq!(of_user.len(), 1);
+    let pending = entries(of_user[0].clone());
     assert_eq!(pending.len(), 1);
     assert!(start(&user, "quick").wait().expect("ended").success());
     assert!(pending[0].join("left").exists());

@@ -81,6 +81,7 @@ mod results;
 mod rotate;
 mod roundtrip;
 mod run_environment;
+mod run_folders;
 mod schedules;
 mod search_questions;
 mod sign_checks;

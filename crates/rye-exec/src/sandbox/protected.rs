@@ -8,6 +8,7 @@ use lillux::Digest;
 use lillux::file::{self, FileMode};
 use lillux::sandbox::Replacement;
 use lillux::sandbox::placeholders::{PlaceholderContent, ReservedName};
+use rye_space::{AI_FOLDER, RESERVED_FILE_TEXT};
 
 use super::READ_ONLY_IN_PROJECT;
 use super::git::{self, GitDirs, GitLayout};
@@ -93,13 +94,13 @@ impl NameList {
         self.push(dirs.own.join("modules"), PlaceholderContent::Folder);
     }
 
-    /// Which bundles a project asks for, where it says so. A name that does not exist is left alone: an empty file in its
-    /// place would ask for none.
-    fn push_bundle_files(&mut self, project: &Path) {
+    /// Which bundles a project asks for. An empty file would ask for none, so a placeholder has a text that readers know.
+    fn push_bundle_files(&mut self, project: &Path, reserves_names: bool) {
+        let reserves_names = reserves_names && project.join(AI_FOLDER).is_dir();
         for name in BUNDLE_FILES {
             let path = project.join(name);
-            if path.symlink_metadata().is_ok() {
-                self.push(path, placeholder_content(name));
+            if reserves_names || path.symlink_metadata().is_ok() {
+                self.push(path, PlaceholderContent::File(RESERVED_FILE_TEXT.to_owned()));
             }
         }
     }
@@ -114,7 +115,7 @@ impl NameList {
                 self.push(path, placeholder_content(&name));
             }
         }
-        self.push_bundle_files(&inner.folder);
+        self.push_bundle_files(&inner.folder, inner.reserves_names);
         let entry = inner.folder.join(".git");
         if inner.reserves_names && entry.symlink_metadata().is_err() {
             self.push(entry, PlaceholderContent::Folder);
@@ -141,7 +142,7 @@ pub(super) fn reserved_names(
     for name in names.iter().filter(|name| !name.starts_with(GIT)) {
         list.push(project.join(name.trim_end_matches('/')), placeholder_content(name));
     }
-    list.push_bundle_files(project);
+    list.push_bundle_files(project, true);
     for layout in &repositories.nested {
         list.push_git_names(names, layout);
     }

@@ -14,12 +14,13 @@ use rye_space::accounts::Accounts;
 use rye_space::file_stamp::FileStamp;
 
 use crate::engine::Engine;
-use crate::error::Result;
+use crate::error::{Code, Error, Result};
 
 /// Folders of the project's `.ai` that tools may read and not change. Only what is there can be protected.
 const PROTECTED_FOLDERS: [&str; 4] = ["config", "threads", "lockfiles", "bundles"];
 
-/// An empty folder for one run's temporary files, removed when dropped.
+/// An empty folder for one run's temporary files, removed when dropped. It lies in a folder of the user's own with those of
+/// all other runs, so that a sandbox can close that folder and show this run its own.
 ///
 /// # Errors
 /// When it cannot be made.
@@ -27,7 +28,12 @@ pub(crate) fn temporary_folder(engine: &Engine) -> Result<LockedTempDir> {
     let named = engine.host.variables.get("TMPDIR").map(PathBuf::from);
     let system =
         named.filter(|path| path.is_absolute() && path.is_dir()).unwrap_or_else(|| PathBuf::from("/tmp"));
-    Ok(engine.host.temporary_folders.acquire(&system, "rye-run-")?)
+    let user = lillux::owner::effective_uid();
+    let folders = lillux::canonicalize_existing(&system).join(format!("rye-runs-{user}"));
+    engine.host.temporary_folders.acquire(&folders, "rye-run-").map_err(|error| {
+        Error::new(Code::Io, format!("no temporary folder for the run: {error}"))
+            .hint("name a folder of your own: TMPDIR=DIR rye …")
+    })
 }
 
 /// Caches that programs cannot do without, with where they lie in the home.

@@ -9,6 +9,7 @@ use rye_bundle::install::{InstallError, PathLookup, Transaction, generations, re
 use rye_bundle::{BundleLockfile, BundlePath, object};
 use rye_item::BundleId;
 use rye_item::space::SpaceTier;
+use rye_space::RESERVED_FILE_TEXT;
 
 use super::target::InstallTarget;
 use crate::engine::Engine;
@@ -46,15 +47,20 @@ pub(super) fn project_changes(
     files: &[ProjectFile],
 ) -> Result<(Vec<FileChange>, FileContents)> {
     let (mut changes, mut contents) = (Vec::new(), BTreeMap::new());
+    // Made and removed by tools that run meanwhile.
+    let is_reserved = |digest: Option<Digest>| {
+        digest.is_none_or(|digest| digest == Digest::of(RESERVED_FILE_TEXT.as_bytes()))
+    };
     for file in files.iter().filter(|file| file.is_changed()) {
-        if target.file_digest(&file.path)? != file.old {
+        let old = target.file_digest(&file.path)?;
+        if old != file.old && !(is_reserved(old) && is_reserved(file.old)) {
             return Err(Error::new(Code::FileInTheWay, format!("`{}` was changed meanwhile", file.path))
                 .detail("path", file.path.as_str())
                 .hint("nothing was changed; run the command again"));
         }
         changes.push(FileChange {
             path: file.path.clone(),
-            old: file.old,
+            old,
             new: Some(Digest::of(&file.new)),
             keeps_backup: false,
         });

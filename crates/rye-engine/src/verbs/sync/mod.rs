@@ -142,7 +142,9 @@ fn file_path(text: &str) -> Result<BundlePath> {
 }
 
 fn read_file(engine: &Engine, path: &str) -> Result<Option<Vec<u8>>> {
-    install::read_project_file(engine, &file_path(path)?, MAX_PROJECT_FILE_BYTES)
+    let bytes = install::read_project_file(engine, &file_path(path)?, MAX_PROJECT_FILE_BYTES)?;
+    // A placeholder, which keeps the name from a tool that is running, is not a file of the project.
+    Ok(bytes.filter(|bytes| bytes != rye_space::RESERVED_FILE_TEXT.as_bytes()))
 }
 
 fn invalid_error(path: &str, mut problems: Vec<Diagnostic>, bytes: &[u8]) -> Error {
