@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use lillux::file::{self, LockedTempDir};
 use lillux::sandbox;
+use rye_exec::environment::unlisted_dotenv_names;
 use rye_item::text::{counted, quote_name, shell_word};
 use rye_item::{ItemRef, ItemType, Space};
 use rye_space::AI_FOLDER;
@@ -292,6 +293,17 @@ fn check_project(engine: &Engine, findings: &mut FindingList) {
         }
         (Some(project), true) => {
             findings.add("project", Severity::Ok, "the project is approved").path(project);
+            let unlisted =
+                engine.policies().map(|policies| unlisted_dotenv_names(project, &policies.environment));
+            let unlisted = unlisted.unwrap_or_default();
+            if !unlisted.is_empty() {
+                let names: Vec<String> = unlisted.iter().take(20).map(|name| format!("`{name}`")).collect();
+                let message =
+                    format!("only tools that name them get these from its `.env`: {}", names.join(", "));
+                findings
+                    .add("project", Severity::Info, message)
+                    .remedy("in a tool: ENV_CONFIG {\"pass\": [NAME]}; for all tools: `pass` in ~/.ai/config/execution/environment.yaml");
+            }
         }
         (Some(project), false) => {
             findings

@@ -66,6 +66,12 @@ pub(crate) fn possible_pairs(project: &Path) -> Vec<(String, String)> {
     pairs
 }
 
+/// The names that only tools which ask for them get, as long as no setting passes them. Secrets are always asked for.
+pub(crate) fn unlisted_names(project: &Path, policy: &EnvironmentPolicy) -> Vec<String> {
+    let names = load(project, policy, &BTreeSet::new()).values.into_keys();
+    names.filter(|name| !policy.is_secret(name) && !policy.is_open_in_dotenv(name)).collect()
+}
+
 /// Whether the project has an `.env` at all.
 pub(crate) fn exists(project: &Path) -> bool {
     project.join(FILE_NAME).symlink_metadata().is_ok()
@@ -288,7 +294,7 @@ mod tests {
     #[test]
     fn notices_never_contain_values() {
         let settings = serde_json::json!({
-            "inherit": [], "pass": [], "secrets": [], "withheld": [], "dotenv_denied": ["BAD*"], "reserved": [],
+            "inherit": [], "pass": [], "secrets": [], "withheld": [], "dotenv_allowed": [], "dotenv_denied": ["BAD*"], "reserved": [],
         });
         let policy = EnvironmentPolicy::from_settings(&settings).expect("a policy");
         let many: String = (0..30).map(|index| format!("BAD{index:02}=hush\n")).collect();

@@ -230,6 +230,12 @@ pub fn possible_dotenv_pairs(project: &Path) -> Vec<(String, String)> {
     dotenv::possible_pairs(project)
 }
 
+/// The names in the project's `.env` that only tools which ask for them get.
+#[must_use]
+pub fn unlisted_dotenv_names(project: &Path, policy: &EnvironmentPolicy) -> Vec<String> {
+    dotenv::unlisted_names(project, policy)
+}
+
 /// The variable that the interpreter of an `env_config` is named by.
 #[must_use]
 pub fn interpreter_variable(env_config: Option<&Value>, policy: &EnvironmentPolicy) -> Option<String> {
@@ -256,7 +262,7 @@ struct EnvironmentBuilder<'a> {
     context: &'a TemplateContext,
     inputs: &'a EnvironmentInputs<'a>,
     search: InterpreterSearch<'a>,
-    /// What `.env` may set, secrets included: they wait for an element that asks for them.
+    /// What `.env` may set. Secrets and names that are not listed wait for an element that asks for them.
     dotenv: BTreeMap<String, String>,
     /// Variables whose value is `.env`'s still.
     dotenv_names: BTreeSet<String>,
@@ -278,13 +284,12 @@ impl EnvironmentBuilder<'_> {
                 self.environment.notices.push(notice.to_owned());
             }
         }
-        let is_open = |name: &str| !policy.is_secret(name) || policy.is_passed_by_name(name);
         for (name, value) in process {
             if is_variable_name(name) && policy.is_inherited(name) {
                 self.environment.variables.insert(name.clone(), value.clone());
             }
         }
-        for (name, value) in self.dotenv.iter().filter(|(name, _)| is_open(name)) {
+        for (name, value) in self.dotenv.iter().filter(|(name, _)| policy.is_open_in_dotenv(name)) {
             if !self.environment.variables.contains_key(name) {
                 self.environment.variables.insert(name.clone(), value.clone());
                 self.dotenv_names.insert(name.clone());

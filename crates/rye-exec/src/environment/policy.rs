@@ -23,6 +23,7 @@ pub struct EnvironmentPolicy {
     pass: NameSet,
     secrets: NameSet,
     withheld: NameSet,
+    dotenv_allowed: NameSet,
     dotenv_denied: NameSet,
     reserved: NameSet,
     interpreters: BTreeMap<String, Map<String, Value>>,
@@ -45,6 +46,7 @@ impl EnvironmentPolicy {
             pass: exact("pass")?,
             secrets: any_case("secrets", &[])?,
             withheld: any_case("withheld", &[])?,
+            dotenv_allowed: exact("dotenv_allowed")?,
             dotenv_denied: any_case("dotenv_denied", &ALWAYS_DENIED_IN_DOTENV)?,
             reserved: any_case("reserved", &ALWAYS_RESERVED)?,
             interpreters: interpreter_aliases(settings)?,
@@ -80,6 +82,16 @@ impl EnvironmentPolicy {
     #[must_use]
     pub fn is_denied_in_dotenv(&self, name: &str) -> bool {
         self.dotenv_denied.contains(name) || self.reserved.contains(name)
+    }
+
+    /// Whether a tool gets it from a project's `.env` without asking for it: an ordinary name of an application, or one that the
+    /// user's settings pass.
+    #[must_use]
+    pub fn is_open_in_dotenv(&self, name: &str) -> bool {
+        let is_allowed = self.dotenv_allowed.contains(name) || self.pass.contains(name);
+        is_allowed
+            && !self.is_denied_in_dotenv(name)
+            && (self.is_passed_by_name(name) || !self.is_secret(name))
     }
 
     /// Whether no item may set it.
@@ -211,9 +223,9 @@ mod tests {
 
     #[test]
     fn a_policy_that_lacks_a_list_is_refused() {
-        let whole = json!({"inherit": [], "pass": [], "secrets": [], "withheld": [], "dotenv_denied": [], "reserved": []});
+        let whole = json!({"inherit": [], "pass": [], "secrets": [], "withheld": [], "dotenv_allowed": [], "dotenv_denied": [], "reserved": []});
         assert!(EnvironmentPolicy::from_settings(&whole).is_ok());
-        for key in ["inherit", "pass", "secrets", "withheld", "dotenv_denied", "reserved"] {
+        for key in ["inherit", "pass", "secrets", "withheld", "dotenv_allowed", "dotenv_denied", "reserved"] {
             for wrong in [json!(null), json!("PATH"), json!([1]), json!([""]), json!(["A-B"])] {
                 let mut settings = whole.clone();
                 settings[key] = wrong;
@@ -226,7 +238,7 @@ mod tests {
     #[test]
     fn empty_policy_still_reserves_loader_variables() {
         let policy = policy(
-            &json!({"inherit": [], "pass": [], "secrets": [], "withheld": [], "dotenv_denied": [], "reserved": []}),
+            &json!({"inherit": [], "pass": [], "secrets": [], "withheld": [], "dotenv_allowed": [], "dotenv_denied": [], "reserved": []}),
         );
         for name in ["LD_PRELOAD", "ld_preload", "DYLD_INSERT_LIBRARIES", "RYE_PYTHON", "USER_SPACE"] {
             assert!(policy.is_reserved(name) && policy.is_denied_in_dotenv(name), "{name}");
@@ -239,12 +251,24 @@ mod tests {
     fn secrets_are_passed_by_full_name_only() {
         let policy = policy(&json!({
             "inherit": ["APP_*"], "pass": ["GH_TOKEN", "MY_*"], "secrets": ["*_TOKEN"], "withheld": ["GH_*"],
-            "dotenv_denied": [], "reserved": [],
+            "dotenv_allowed": ["APP_*", "*_TOKEN", "*_PATH"], "dotenv_denied": ["*_PATH"], "reserved": [],
         }));
         let cases =
             [("APP_X", true), ("APP_TOKEN", false), ("GH_TOKEN", true), ("MY_X", true), ("MY_TOKEN", false)];
         for (name, expected) in cases {
             assert_eq!(policy.is_inherited(name), expected, "{name}");
+        }
+        let cases = [
+            ("APP_X", true),
+            ("app_x", false),
+            ("APP_TOKEN", false),
+            ("GH_TOKEN", true),
+            ("MY_X", true),
+            ("X", false),
+            ("APP_PATH", false),
+        ];
+        for (name, expected) in cases {
+            assert_eq!(policy.is_open_in_dotenv(name), expected, "{name}");
         }
     }
 }

@@ -104,7 +104,7 @@ mod tests {
         append: &[&str],
     ) -> Result<String, EnvironmentError> {
         let policy = EnvironmentPolicy::from_settings(
-            &json!({"inherit": [], "pass": [], "secrets": [], "withheld": [], "dotenv_denied": [], "reserved": []}),
+            &json!({"inherit": [], "pass": [], "secrets": [], "withheld": [], "dotenv_allowed": [], "dotenv_denied": [], "reserved": []}),
         )?;
         let context = TemplateContext { anchor_path: "/anchor".to_owned(), ..TemplateContext::default() };
         let owned = |list: &[&str]| list.iter().map(|entry| (*entry).to_owned()).collect();
@@ -142,7 +142,7 @@ mod tests {
     #[test]
     fn loader_path_cannot_be_extended() {
         let policy = EnvironmentPolicy::from_settings(
-            &json!({"inherit": [], "pass": [], "secrets": [], "withheld": [], "dotenv_denied": [], "reserved": []}),
+            &json!({"inherit": [], "pass": [], "secrets": [], "withheld": [], "dotenv_allowed": [], "dotenv_denied": [], "reserved": []}),
         )
         .expect("a policy");
         let variable = "LD_LIBRARY_PATH".to_owned();

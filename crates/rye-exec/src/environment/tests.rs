@@ -173,19 +173,19 @@ fn user_settings_pass_variables_by_name() {
 #[test]
 fn element_gets_only_the_secrets_it_names() {
     let (world, programs) = (TestContext::new(), FakeFinder::default());
-    world.write("project/.env", "DB_PASSWORD=from-file\nGITHUB_TOKEN=weak\nPLAIN=p\n");
+    world.write("project/.env", "DB_PASSWORD=from-file\nGITHUB_TOKEN=weak\nAPP_PLAIN=p\nODD=o\n");
     let process = map(&[("GITHUB_TOKEN", "t"), ("OPENAI_API_KEY", "k"), ("AWS_REGION", "r")]);
     let tool = json!({"pass": ["GITHUB_TOKEN", "ABSENT"], "secrets": ["DB_PASSWORD"], "env": {"KEY": "${OPENAI_API_KEY}"}});
     let environment = TestRun { process, tool, ..TestRun::new(&world, &programs) }.environment();
     assert_eq!(
         environment.variables,
-        map(&[("DB_PASSWORD", "from-file"), ("GITHUB_TOKEN", "t"), ("KEY", "k"), ("PLAIN", "p")])
+        map(&[("APP_PLAIN", "p"), ("DB_PASSWORD", "from-file"), ("GITHUB_TOKEN", "t"), ("KEY", "k")])
     );
     let keys = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
     assert_eq!(
         environment.contributions,
         [
-            (".env".to_owned(), keys(&["PLAIN"])),
+            (".env".to_owned(), keys(&["APP_PLAIN"])),
             ("tool".to_owned(), keys(&["DB_PASSWORD", "GITHUB_TOKEN", "KEY"]))
         ]
     );
@@ -198,7 +198,7 @@ fn tool_overrides_runtime_overrides_process_overrides_dotenv() {
     let process = map(&[("A", "process"), ("B", "process"), ("C", "process"), ("LANG", "process")]);
     let run = TestRun {
         process,
-        policy: policy_passing(&["A", "B", "C"]),
+        policy: policy_passing(&["A", "B", "C", "D"]),
         runtime: json!({"env": {"A": "runtime", "B": "runtime", "LANG": "runtime", "SAW": "${B}${D}"}}),
         tool: json!({"env": {"A": "tool", "ALSO": "${A}", "NUMBER": 1, "FLAG": true, "LANG": null}}),
         ..TestRun::new(&world, &programs)
@@ -221,22 +221,31 @@ fn tool_overrides_runtime_overrides_process_overrides_dotenv() {
 #[test]
 fn a_reference_prefers_the_process_to_dotenv() {
     let (world, programs) = (TestContext::new(), FakeFinder::default());
-    world.write("project/.env", "FOO=file\n");
-    let tool =
-        json!({"env": {"SAW": "${FOO}", "HOME_OR": "${HOME:-/nowhere}", "SET": "${CARGO_HOME:-${HOME}/x}"}});
-    let process = map(&[("FOO", "process"), ("HOME", "/home/u")]);
+    world.write("project/.env", "APP_FOO=file\nODD=odd\n");
+    let tool = json!({"env": {"SAW": "${APP_FOO}", "NAMED": "${ODD}", "HOME_OR": "${HOME:-/nowhere}", "SET": "${CARGO_HOME:-${HOME}/x}"}});
+    let process = map(&[("APP_FOO", "process"), ("HOME", "/home/u")]);
     let variables =
         TestRun { process, tool: tool.clone(), ..TestRun::new(&world, &programs) }.environment().variables;
     let expected = [
-        ("FOO", "file"),
+        ("APP_FOO", "file"),
         ("HOME", "/home/u"),
         ("HOME_OR", "/home/u"),
+        ("NAMED", "odd"),
         ("SAW", "process"),
         ("SET", "/home/u/x"),
     ];
     assert_eq!(variables, map(&expected));
     let variables = TestRun { tool, ..TestRun::new(&world, &programs) }.environment().variables;
-    assert_eq!(variables, map(&[("FOO", "file"), ("HOME_OR", "/nowhere"), ("SAW", "file"), ("SET", "/x")]));
+    assert_eq!(
+        variables,
+        map(&[
+            ("APP_FOO", "file"),
+            ("HOME_OR", "/nowhere"),
+            ("NAMED", "odd"),
+            ("SAW", "file"),
+            ("SET", "/x")
+        ])
+    );
 }
 
 #[test]

@@ -73,6 +73,51 @@ fn dangerous_variables_are_denied_in_dotenv() {
 }
 
 #[test]
+fn only_ordinary_names_reach_tools_that_do_not_ask() {
+    let policy = policy();
+    for name in [
+        "APP_THEME",
+        "DB_HOST",
+        "DATABASE_NAME",
+        "PORT",
+        "LOG_LEVEL",
+        "SITE_URL",
+        "UPLOAD_BUCKET",
+        "FEATURE_NEW_CART",
+        "REGION",
+        "ENABLE_CACHE",
+        "SMTP_PORT",
+        "DEBUG",
+    ] {
+        assert!(policy.is_open_in_dotenv(name), "{name}");
+    }
+    for name in DANGEROUS_VARIABLES.into_iter().chain([
+        "COLOUR",
+        "X",
+        "DATA_PATH",
+        "SOME_PLUGIN",
+        "APP_PASSWORD",
+        "ODD_TOOL_COMMAND",
+        "SOME_BINARY_MIRROR",
+        "APP_PRELOAD",
+        "DB_OPTIONS",
+        "NEW_LOADER_DIR",
+        "app_theme",
+    ]) {
+        assert!(!policy.is_open_in_dotenv(name), "{name}");
+    }
+    let (world, programs) = (TestContext::new(), FakeFinder::default());
+    world.write("project/.env", "COLOUR=blue\nAPP_THEME=dark\nDB_PASSWORD=x\nPATH=evil\n");
+    let asks = json!({"env": {"TINT": "${COLOUR}"}});
+    let variables = |tool| TestRun { tool, ..TestRun::new(&world, &programs) }.environment().variables;
+    assert_eq!(variables(json!({})), map(&[("APP_THEME", "dark")]));
+    assert_eq!(variables(json!({"pass": ["COLOUR"]})), map(&[("APP_THEME", "dark"), ("COLOUR", "blue")]));
+    assert_eq!(variables(asks), map(&[("APP_THEME", "dark"), ("TINT", "blue")]));
+    assert_eq!(unlisted_dotenv_names(&world.project(), &policy), ["COLOUR"]);
+    assert_eq!(unlisted_dotenv_names(&world.project(), &policy_passing(&["COLOUR"])), Vec::<String>::new());
+}
+
+#[test]
 fn secrets_are_known_by_their_names() {
     let policy = policy();
     for name in ["STRIPE_SK", "DSN", "SALT", "PGPASS", "PASS", "MYSQL_PASS", "SENTRY_DSN", "PRIVATE_PEM"] {
