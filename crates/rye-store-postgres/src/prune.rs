@@ -22,6 +22,11 @@ const FIND_ROWS: &str =
 
 const JOURNAL_BYTES: &str = "SELECT thread, sum(octet_length(body))::bigint FROM journal GROUP BY thread";
 
+/// Of parts that one thread alone uses.
+const PART_BYTES: &str =
+    "SELECT thread, sum(octet_length(bytes))::bigint FROM uses JOIN blob_chunks USING (blob)
+     WHERE blob IN (SELECT blob FROM uses GROUP BY blob HAVING count(*) = 1) GROUP BY thread";
+
 const STORED_BYTES: &str = "SELECT coalesce(sum(pg_total_relation_size(oid)), 0)::bigint FROM pg_class
      WHERE relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema()) AND relkind = 'r'";
 
@@ -43,16 +48,20 @@ pub(crate) async fn select(db: &Db, options: &PruneOptions) -> Result<Vec<TreeGr
             is_asking: row.try_get(7)?,
         });
     }
-    let mut journals: BTreeMap<i64, u64> = BTreeMap::new();
+    let mut stored: BTreeMap<i64, u64> = BTreeMap::new();
     let mut total = 0;
     if options.max_bytes.is_some() {
         total = stored_bytes(db).await?;
-        for row in db.query(JOURNAL_BYTES, &[]).await? {
-            journals.insert(row.try_get(0)?, to_number(row.try_get(1)?)?);
+        for sql in [JOURNAL_BYTES, PART_BYTES] {
+            for row in db.query(sql, &[]).await? {
+                let bytes = to_number(row.try_get(1)?)?;
+                let all: &mut u64 = stored.entry(row.try_get(0)?).or_default();
+                *all = all.saturating_add(bytes);
+            }
         }
     }
     select_groups(&rows, options, total, |group| {
-        let bytes = group.threads.iter().map(|(row, _)| journals.get(row).copied().unwrap_or(0));
+        let bytes = group.threads.iter().map(|(row, _)| stored.get(row).copied().unwrap_or(0));
         Ok(bytes.fold(0, u64::saturating_add))
     })
 }
@@ -70,6 +79,8 @@ pub(crate) async fn delete(
     let groups: Vec<TreeGroup> = select(tx.reading(), options).await?.into_iter().filter(is_locked).collect();
     let rows: Vec<i64> = groups.iter().flat_map(|group| group.threads.iter().map(|(row, _)| *row)).collect();
     let db = tx.writing();
+    let released = db.query("SELECT DISTINCT blob FROM uses WHERE thread = ANY($1)", &[&rows]).await?;
+    let released: Vec<i64> = released.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
     for sql in [
         "DELETE FROM journal WHERE thread = ANY($1)",
         "DELETE FROM calls WHERE thread = ANY($1)",
@@ -86,6 +97,10 @@ pub(crate) async fn delete(
     let before = to_integer(options.blobs_before_ms(), "a time")?;
     let unused = "DELETE FROM blobs WHERE at_ms <= $1 AND NOT EXISTS (SELECT 1 FROM uses WHERE uses.blob = blobs.blob)";
     let blobs = db.execute(unused, &[&before]).await?;
+    let released_before = to_integer(options.released_blobs_before_ms(), "a time")?;
+    let of_groups = "DELETE FROM blobs WHERE at_ms <= $1 AND blob = ANY($2)
+         AND NOT EXISTS (SELECT 1 FROM uses WHERE uses.blob = blobs.blob)";
+    let blobs = blobs + db.execute(of_groups, &[&released_before, &released]).await?;
     Ok((groups, blobs))
 }
 

@@ -138,14 +138,22 @@ fn prune_rows(connection: &Connection) -> Result<Vec<PruneRow>, DbError> {
     Ok(rows)
 }
 
-/// How many bytes a group takes, more or less: its folders and its journals.
+/// How many bytes a group takes, more or less: its folders, its journals, and the parts that one of its threads alone uses.
 fn group_bytes(connection: &Connection, group: &TreeGroup, stored: &DiskUsage) -> Result<u64, DbError> {
     let mut journal =
         connection.prepare_cached("SELECT coalesce(sum(length(body)), 0) FROM journal WHERE thread = ?1")?;
+    let mut parts = connection.prepare_cached(
+        "SELECT coalesce(sum(length(blobs.bytes)), 0) FROM uses JOIN blobs USING (blob)
+         WHERE uses.thread = ?1 AND NOT EXISTS (SELECT 1 FROM uses AS other WHERE other.blob = uses.blob AND other.thread <> ?1)",
+    )?;
     let mut bytes = 0_u64;
     for (row, id) in &group.threads {
         let own: u64 = journal.query_row([row], |row| row.get(0))?;
-        bytes = bytes.saturating_add(own).saturating_add(stored.folders.get(id).copied().unwrap_or(0));
+        let kept: u64 = parts.query_row([row], |row| row.get(0))?;
+        bytes = bytes
+            .saturating_add(own)
+            .saturating_add(kept)
+            .saturating_add(stored.folders.get(id).copied().unwrap_or(0));
     }
     Ok(bytes)
 }
@@ -159,7 +167,12 @@ pub(super) fn delete_groups(
     // Looked for here, in the transaction: what is in use now stays.
     let groups = select_groups(tx.connection, prune, stored)?;
     tx.head_log.mark_pruned(groups.iter().flat_map(TreeGroup::ids));
+    let mut released: BTreeSet<i64> = BTreeSet::new();
     for (row, _) in groups.iter().flat_map(|group| &group.threads) {
+        let mut used = tx.connection.prepare_cached("SELECT blob FROM uses WHERE thread = ?1")?;
+        for blob in used.query_map([row], |row| row.get(0))? {
+            released.insert(blob?);
+        }
         for table in
             ["journal", "calls", "uses", "approvals", "waits", "cancel_requests", "budget_ledger", "threads"]
         {
@@ -170,7 +183,13 @@ pub(super) fn delete_groups(
     // A part that was kept a moment ago is about to be used.
     let unused = "DELETE FROM blobs WHERE at_ms <= ?1 AND NOT EXISTS (SELECT 1 FROM uses WHERE uses.blob = blobs.blob)";
     let before_ms = prune.blobs_before_ms();
-    let blobs = tx.connection.prepare_cached(unused)?.execute([to_sqlite_integer(before_ms, "a time")?])?;
+    let mut blobs =
+        tx.connection.prepare_cached(unused)?.execute([to_sqlite_integer(before_ms, "a time")?])?;
+    let released_before = to_sqlite_integer(prune.released_blobs_before_ms(), "a time")?;
+    let mut remove = tx.connection.prepare_cached(&format!("{unused} AND blob = ?2"))?;
+    for blob in released {
+        blobs += remove.execute([released_before, blob])?;
+    }
     Ok((groups, blobs as u64))
 }
 

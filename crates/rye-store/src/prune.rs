@@ -9,6 +9,8 @@ use rye_thread::config::LedgerSchema;
 use rye_thread::thread_id::ThreadId;
 
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
+/// How long ago a part was last kept that goes with the threads that used it.
+const RELEASED_BLOB_AGE_MS: u64 = 10_000;
 
 /// What to forget: each of the first three alone is reason enough.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +50,13 @@ impl PruneOptions {
     #[must_use]
     pub fn blobs_before_ms(&self) -> u64 {
         self.at_ms.saturating_sub(self.after_days.unwrap_or(1).min(1).saturating_mul(DAY_MS))
+    }
+
+    /// Shared parts that only forgotten threads used go as soon as they are as old as this: a younger one may have been kept again
+    /// for a thread that is about to start.
+    #[must_use]
+    pub fn released_blobs_before_ms(&self) -> u64 {
+        self.at_ms.saturating_sub(RELEASED_BLOB_AGE_MS)
     }
 
     /// Whether automatic pruning is due: it was last done a day ago or, if never, the oldest thread is a day old.

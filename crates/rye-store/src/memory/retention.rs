@@ -1,6 +1,6 @@
 //! Shared parts, and forgetting threads that ended.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 
 use lillux_hash::Digest;
@@ -47,8 +47,18 @@ pub(super) fn select(tables: &MemoryTables, options: &PruneOptions) -> Vec<TreeG
     };
     let journals: u64 = tables.threads.keys().map(thread_bytes).sum();
     let total = journals + tables.blobs.values().map(|blob| blob.bytes.len() as u64).sum::<u64>();
+    let mut uses: BTreeMap<[u8; 32], usize> = BTreeMap::new();
+    for digest in tables.threads.values().flat_map(|thread| &thread.blobs) {
+        *uses.entry(*digest).or_default() += 1;
+    }
+    let own_blob_bytes = |number: &i64| {
+        let used = tables.threads.get(number).map(|thread| &thread.blobs).into_iter().flatten();
+        let own = used.filter(|digest| uses.get(*digest) == Some(&1));
+        own.filter_map(|digest| tables.blobs.get(digest)).map(|blob| blob.bytes.len() as u64).sum::<u64>()
+    };
     let group_bytes = |group: &TreeGroup| {
-        Ok::<u64, Infallible>(group.threads.iter().map(|(number, _)| thread_bytes(number)).sum())
+        let rows = group.threads.iter().map(|(number, _)| number);
+        Ok::<u64, Infallible>(rows.map(|number| thread_bytes(number) + own_blob_bytes(number)).sum())
     };
     match select_groups(&rows, options, total, group_bytes) {
         Ok(groups) => groups,
@@ -59,8 +69,9 @@ pub(super) fn select(tables: &MemoryTables, options: &PruneOptions) -> Vec<TreeG
 /// Forgets what the options say.
 pub(super) fn prune(tables: &mut MemoryTables, options: &PruneOptions) -> PruneReport {
     let mut report = PruneReport::default();
+    let mut released: BTreeSet<[u8; 32]> = BTreeSet::new();
     for (number, id) in select(tables, options).into_iter().flat_map(|group| group.threads) {
-        tables.threads.remove(&number);
+        released.extend(tables.threads.remove(&number).into_iter().flat_map(|thread| thread.blobs));
         tables.rows.remove(&id);
         tables.approvals.retain(|_, record| record.approval.thread != id);
         report.threads.push(id);
@@ -68,8 +79,11 @@ pub(super) fn prune(tables: &mut MemoryTables, options: &PruneOptions) -> PruneR
     let used: BTreeSet<[u8; 32]> =
         tables.threads.values().flat_map(|thread| thread.blobs.iter().copied()).collect();
     let before = tables.blobs.len();
-    let before_ms = options.blobs_before_ms();
-    tables.blobs.retain(|digest, blob| used.contains(digest) || blob.at_ms > before_ms);
+    let before_ms = |digest: &[u8; 32]| match released.contains(digest) {
+        true => options.released_blobs_before_ms(),
+        false => options.blobs_before_ms(),
+    };
+    tables.blobs.retain(|digest, blob| used.contains(digest) || blob.at_ms > before_ms(digest));
     report.blobs = (before - tables.blobs.len()) as u64;
     report
 }

@@ -70,6 +70,7 @@ macro_rules! store_contract {
             claims::old_cancel_requests_are_removed,
             properties::ledger_sums_hold_and_caps_are_respected,
             retention::trees_in_use_are_not_pruned,
+            retention::parts_go_with_their_threads,
             retention::blob_is_pruned_with_its_thread,
             retention::oldest_ended_trees_are_pruned,
             retention::automatic_prune_waits_a_day,

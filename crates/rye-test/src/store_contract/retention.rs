@@ -118,3 +118,26 @@ pub fn automatic_prune_waits_a_day(open: OpenStore) {
     assert_eq!(prune(31), None);
     assert!(prune(32).is_some());
 }
+
+/// Parts go with the only threads that used them, but not those that were kept again a moment ago.
+pub fn parts_go_with_their_threads(open: OpenStore) {
+    let world = TestStore::new(open);
+    let now = 40 * DAY;
+    let keep = |bytes: &[u8], at_ms: u64| world.store.put_blob_blocking(bytes.to_vec(), at_ms).expect("kept");
+    let (own, shared, again) =
+        (keep(b"own", now - 60_000), keep(b"shared", now - 60_000), keep(b"again", now - 1));
+    let unused = keep(b"about to be used", now - 60_000);
+    world.create(NewThread { blobs: vec![own, shared, again], ..new_thread(1, None) });
+    world.create(NewThread { blobs: vec![shared], ..new_thread(2, None) });
+    world.commit(ThreadCommit {
+        status: Some(StatusChange::to(ThreadStatus::Completed)),
+        ..ThreadCommit::new(thread_id(1), Claim { epoch: 1 }, now - 50_000)
+    });
+    let report = world
+        .store
+        .prune(&PruneOptions { after_days: None, keep_trees: Some(0), ..options(40) })
+        .expect("pruned");
+    assert_eq!((report.threads, report.blobs), (vec![thread_id(1)], 1));
+    let is_kept = |digest: &Digest| world.store.blob(digest).is_ok();
+    assert_eq!([own, shared, again, unused].each_ref().map(is_kept), [false, true, true, true]);
+}
