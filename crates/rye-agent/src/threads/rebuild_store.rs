@@ -109,6 +109,8 @@ pub fn rebuild_store(setup: &RebuildSetup<'_>) -> Result<Option<RebuildReport>> 
             Err(reason) => drop(report.skipped.insert(id, reason)),
         }
     }
+    // The order of the rows is that in which threads began: lists and pruning go by it.
+    found.sort_by(|one, other| (one.started_ms, &one.id).cmp(&(other.started_ms, &other.id)));
     let rebuilt = setup.folder.join(REBUILD_DIR);
     // Of a rebuild that was cut short.
     file::remove_tree(&rebuilt)?;

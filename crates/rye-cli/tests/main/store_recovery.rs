@@ -35,11 +35,16 @@ fn store_finding(user: &User) -> (String, String) {
 }
 
 fn statuses(user: &User) -> Vec<String> {
+    listed(user, "status")
+}
+
+/// A field of all threads, the newest first.
+fn listed(user: &User, field: &str) -> Vec<String> {
     let listed = user.ok(["--json", "thread", "list", "--all"]).json();
     let threads = listed.pointer("/threads").or_else(|| listed.pointer("/data/threads")).cloned();
     let threads = threads.unwrap_or_else(|| panic!("{listed}"));
-    let status = |thread: &Value| thread["status"].as_str().unwrap_or_default().to_owned();
-    threads.as_array().expect("threads").iter().map(status).collect()
+    let value = |thread: &Value| thread[field].as_str().unwrap_or_default().to_owned();
+    threads.as_array().expect("threads").iter().map(value).collect()
 }
 
 fn assert_refused(run: &Run, code: &str) {
@@ -69,6 +74,18 @@ fn lost_database_is_refused_and_rebuilt() {
         assert_eq!(statuses(&user).len(), 2);
         assert!(user.ok(["thread", "rebuild"]).stdout.contains("nothing is lost"));
     }
+}
+
+#[test]
+fn rebuilt_threads_keep_their_order() {
+    let user = user_with_thread();
+    for _ in 0..5 {
+        user.ok(GREET);
+    }
+    let before = listed(&user, "thread_id");
+    std::fs::remove_file(database(&user)).expect("removed");
+    user.ok(["thread", "rebuild"]);
+    assert_eq!(listed(&user, "thread_id"), before);
 }
 
 #[test]
