@@ -10,6 +10,8 @@ use crate::store::Approval;
 const MAX_ARGUMENT_CHARS: usize = 600;
 /// Lines of an argument that are shown.
 const MAX_ARGUMENT_LINES: usize = 12;
+/// What lines say that are not arguments.
+const OWN_LABELS: [&str; 3] = ["why", "who", "cost"];
 
 /// What is asked, in rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,7 +59,7 @@ impl ApprovalText {
             };
             let (value, is_truncated) = if is_full { (value, false) } else { truncate_argument(&value) };
             self.is_truncated |= is_truncated;
-            self.rows.push((escape_line(name), escape_text(&value)));
+            self.rows.push((argument_label(name), escape_text(&value)));
         }
     }
 
@@ -74,6 +76,18 @@ impl ApprovalText {
         }
         lines
     }
+}
+
+/// The name of an argument. One that could pass for a line of ours, or has odd characters, stands in quotes.
+fn argument_label(name: &str) -> String {
+    let is_plain = |character: char| character.is_ascii_alphanumeric() || "_-.".contains(character);
+    if !name.is_empty()
+        && name.chars().all(is_plain)
+        && !OWN_LABELS.iter().any(|own| name.eq_ignore_ascii_case(own))
+    {
+        return name.to_owned();
+    }
+    format!("\"{}\"", escape_line(&name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")))
 }
 
 /// The start of a long argument, and how much of it is left out.
@@ -174,6 +188,18 @@ mod tests {
     }
 
     #[test]
+    fn arguments_cannot_pass_for_other_lines() {
+        let params = json!({"Why": "harmless", "who": "the user", "cost": "none", "a\n\"why": "fine", "a b": 1, "": 2});
+        let text = ApprovalText::new(&approval("tool", &params), false);
+        let names: Vec<&str> = text.rows.iter().map(|(name, _)| name.as_str()).collect();
+        let mut expected: Vec<&str> = names.iter().filter(|name| name.starts_with('"')).copied().collect();
+        assert_eq!(expected.len(), 6, "{names:?}");
+        expected.extend(["async", "why", "who", "cost"]);
+        assert_eq!(names, expected);
+        assert!(names.contains(&"\"a\\n\\\"why\""), "{names:?}");
+    }
+
+    #[test]
     fn long_arguments_are_cut_unless_full() {
         let command = format!("{}END", "x".repeat(5000));
         let question = approval("tool", &json!({"command": command, "lines": "a\n".repeat(100)}));
@@ -195,7 +221,7 @@ mod tests {
             true,
         );
         assert_eq!(text.rows[0].1, "ls \\u{1b}[2K\\u{202e}x\\u{d}");
-        assert_eq!(text.rows[1].0, "k\\u{200b}");
+        assert_eq!(text.rows[1].0, "\"k\\u{200b}\"");
         assert!(text.lines().iter().all(|line| line.chars().all(is_plainly_visible)));
     }
 }
