@@ -10,7 +10,7 @@ use rmcp::model::{
 };
 use rye_agent::store::ThreadStoreError;
 use rye_agent::thread_id::ThreadId;
-use rye_agent::views::{ThreadIndex, resource_value};
+use rye_agent::views::{ScheduleRow, ThreadIndex, resource_value, schedule_rows};
 use rye_engine::verbs::execute::{self, ExecuteRequest, ExecuteResponse};
 use rye_engine::verbs::load::{self, LoadedItem};
 use rye_engine::verbs::search;
@@ -18,12 +18,14 @@ use rye_engine::{Code, Engine, Error, ErrorKind, Result, agent_actions};
 use rye_item::space::SpaceTier;
 use rye_item::{ItemId, ItemRef, ItemType};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 /// How resources are named.
 const SCHEME: &str = "rye://knowledge/";
 /// How the results of threads are named.
 const THREADS_SCHEME: &str = "rye://threads/";
+/// What starts by itself in the project.
+const SCHEDULES_URI: &str = "rye://schedules";
 /// How many items a page of a list holds.
 const PAGE_SIZE: usize = 200;
 const MARKDOWN: &str = "text/markdown";
@@ -110,8 +112,19 @@ pub(crate) fn render_prompt(
     })
 }
 
-/// Knowledge.
+/// Knowledge, and the schedules of the project if it has any.
 pub(crate) fn resources(engine: &Engine, cursor: Option<&str>) -> CatalogPage<Resource> {
+    let mut page = knowledge(engine, cursor);
+    if cursor.is_none() && project_schedules(engine).is_ok_and(|schedules| !schedules.is_empty()) {
+        let about = "What starts by itself in this project: when next, and what the last runs came to. Only the user changes it: rye schedule";
+        let resource =
+            Resource::new(SCHEDULES_URI, "schedules").with_title("Schedules").with_description(about);
+        page.items.insert(0, resource.with_mime_type(JSON));
+    }
+    page
+}
+
+fn knowledge(engine: &Engine, cursor: Option<&str>) -> CatalogPage<Resource> {
     list_page(engine, ItemType::Knowledge, cursor, |item, loaded| {
         let size = u64::try_from(loaded.content.len()).unwrap_or(u64::MAX);
         let resource = Resource::new(resource_uri(&item.id), item.id.to_string())
@@ -160,13 +173,31 @@ fn read_thread(engine: &Engine, uri: &str, id: &str) -> Result<ReadResourceResul
     Ok(ReadResourceResult::new(vec![ResourceContents::text(text, uri).with_mime_type(JSON)]))
 }
 
-/// A knowledge entry's body, or how a thread stands.
+/// The user's schedules that start in this project. Those of other projects are no business of its clients.
+fn project_schedules(engine: &Engine) -> Result<Vec<Value>> {
+    let (rows, _) = schedule_rows(&engine.workspace)?;
+    let project = engine.workspace.roots.project.as_deref();
+    let own = rows.iter().filter(|row| project == Some(row.schedule.project.as_path()));
+    Ok(own.map(ScheduleRow::to_value).collect())
+}
+
+fn read_schedules(engine: &Engine) -> Result<ReadResourceResult> {
+    let schedules = json!({ "schedules": project_schedules(engine)? });
+    let text = serde_json::to_string_pretty(&schedules)
+        .map_err(|error| Error::new(Code::InvalidArgument, error.to_string()))?;
+    Ok(ReadResourceResult::new(vec![ResourceContents::text(text, SCHEDULES_URI).with_mime_type(JSON)]))
+}
+
+/// A knowledge entry's body, how a thread stands, or the project's schedules.
 ///
 /// # Errors
 /// When there is none, or it may not be used.
 pub(crate) fn read_resource(engine: &Engine, uri: &str) -> Result<ReadResourceResult> {
     if let Some(id) = uri.strip_prefix(THREADS_SCHEME) {
         return read_thread(engine, uri, id);
+    }
+    if uri == SCHEDULES_URI {
+        return read_schedules(engine);
     }
     let item = parse_resource_uri(uri)?;
     let response = execute_item(engine, item, Map::new())?;

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use crate::mcp_client::Client;
 use crate::support::{User, run, text};
 use crate::thread_approvals::write_gate;
 use crate::thread_run::{threads, write_note_directive};
@@ -192,4 +193,37 @@ fn systemd_units_name_this_binary() {
     let words = ["schedule", "systemd", "--write", "--dir", &dir.to_string_lossy()];
     user.ok(words);
     assert!(dir.join("rye-schedule.timer").is_file() && dir.join("rye-schedule.service").is_file());
+}
+
+#[test]
+fn clients_read_the_schedules_of_their_project() {
+    let user = added_user();
+    let other = user.context.path().join("elsewhere");
+    std::fs::create_dir(&other).expect("a folder");
+    let mut client = Client::connect(&user);
+    let listed = client.request("resources/list", json!({}));
+    assert_eq!(listed["resources"][0]["uri"], "rye://schedules", "{listed}");
+    let mut read = || {
+        let answer = client.request("resources/read", json!({"uri": "rye://schedules"}));
+        serde_json::from_str::<Value>(&text(&answer["contents"][0]["text"])).expect("JSON")
+    };
+    let schedules = read();
+    assert_eq!(schedules["schedules"][0]["schedule"]["id"], "team/note", "{schedules}");
+    assert!(schedules["schedules"][0]["next_at"].is_string(), "{schedules}");
+    let path = user.home().join(".ai/config/agent/schedules.yaml");
+    let file = std::fs::read_to_string(&path).expect("schedules");
+    let project = user.project().display().to_string();
+    std::fs::write(&path, file.replace(&project, &other.display().to_string())).expect("written");
+    user.ok(["sign", "config", "agent/schedules", "--space", "user"]);
+    assert_eq!(read(), json!({"schedules": []}));
+}
+
+#[test]
+fn schedule_that_never_starts_is_refused() {
+    let user = User::initialized();
+    write_note_directive(&user);
+    let run = user.run(["--json", "schedule", "add", "team/note", "--cron", "0 0 30 2 *"]);
+    let error = run.error(2, "RYE0104");
+    assert!(text(&error["error"]).contains("would never start"), "{error}");
+    assert_eq!(user.data(["schedule", "list"])["schedules"], json!([]));
 }

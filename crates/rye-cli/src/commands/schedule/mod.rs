@@ -9,6 +9,7 @@ use rye_agent::driver::MillisClock as _;
 use rye_agent::schedule::{
     MAX_SCHEDULES, SCHEDULES_CONFIG, Schedule, ScheduleState, ScheduleStates, Schedules,
 };
+use rye_agent::views::{ScheduleRow, schedule_rows};
 use rye_engine::verbs::sign;
 use rye_engine::{Code, Error};
 use rye_item::space::SpaceTier;
@@ -129,18 +130,30 @@ fn add(context: &CommandContext, arguments: &AddScheduleArguments) -> CommandRes
         let message = format!("there are {MAX_SCHEDULES} schedules already");
         return Err(Error::new(Code::InvalidArgument, message).into());
     }
+    let Some(next_ms) = times.next_after(schedule.added_ms) else {
+        let message = format!(
+            "schedule `{}` would never start: no time fits `{}`",
+            schedule.id,
+            describe_times(&schedule)
+        );
+        return Err(Error::new(Code::InvalidArgument, message)
+            .hint("name days that its months have, such as --cron '0 7 1 * *'")
+            .into());
+    };
     // An earlier one of this name may have left something.
     states.schedules.remove(&schedule.id);
     states.save()?;
     schedules.list.push(schedule.clone());
     save(context, &schedules)?;
-    let next_ms = times.next_after(schedule.added_ms);
-    let data = json!({"schedule": schedule, "next_at": next_ms.map(iso_timestamp)});
+    let data = json!({"schedule": schedule, "next_at": iso_timestamp(next_ms)});
     if context.print_if_json(Some("schedule"), Some(&schedule.id), &data)? {
         return Ok(());
     }
-    let next = next_ms.map_or_else(|| "never".to_owned(), iso_timestamp);
-    context.output.print(format_args!("{} added; it starts first at {next}", schedule.id))?;
+    context.output.print(format_args!(
+        "{} added; it starts first at {}",
+        schedule.id,
+        iso_timestamp(next_ms)
+    ))?;
     if !runner::is_watched(context) {
         context.output.note("nothing starts schedules yet; have a timer or a background process do it:");
         context.output.note("  rye schedule systemd --write    or    rye schedule watch --background");
@@ -185,36 +198,23 @@ fn print_changed(context: &CommandContext, name: &str, what: &str) -> CommandRes
 }
 
 fn list(context: &CommandContext) -> CommandResult {
-    let schedules = Schedules::load(&context.engine.workspace)?;
-    let states = ScheduleStates::read(&context.settings.roots.signing_keys)?;
+    let (rows, problems) = schedule_rows(&context.engine.workspace)?;
     let now_ms = ThreadClock.now_ms();
-    let mut rows = Vec::new();
-    for schedule in &schedules.list {
-        let state = states.get(&schedule.id).cloned().unwrap_or_default();
-        let served = state.served_ms.max(schedule.added_ms);
-        let next_ms = schedule.times()?.next_after(served).filter(|_| !schedule.paused);
-        rows.push((schedule, state, next_ms));
-    }
     if context.output.is_json {
-        let values: Vec<Value> = rows
-            .iter()
-            .map(|(schedule, state, next_ms)| {
-                json!({"schedule": schedule, "next_at": next_ms.map(iso_timestamp), "runs": state.runs})
-            })
-            .collect();
+        let values: Vec<Value> = rows.iter().map(ScheduleRow::to_value).collect();
         let data = json!({
-            "schedules": values, "problems": schedules.problems, "is_watched": runner::is_watched(context),
+            "schedules": values, "problems": problems, "is_watched": runner::is_watched(context),
         });
         context.print_if_json(Some("schedule"), None, &data)?;
         return Ok(());
     }
-    schedules.problems.iter().for_each(|problem| context.output.warn(rye_item::text::one_line(problem)));
+    problems.iter().for_each(|problem| context.output.warn(rye_item::text::one_line(problem)));
     if rows.is_empty() {
         context.output.note("no schedules");
         return Ok(());
     }
     let mut table = context.output.table(&["schedule", "when", "next", "last"]);
-    for (schedule, state, next_ms) in &rows {
+    for ScheduleRow { schedule, state, next_ms } in &rows {
         let next = match next_ms {
             _ if schedule.paused => "paused".to_owned(),
             Some(next) if *next <= now_ms => "due".to_owned(),
