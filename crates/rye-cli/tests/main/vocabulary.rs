@@ -59,12 +59,14 @@ fn parse_workspace() -> Vec<SourceFacts> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(root.join("crates")).expect("the crates") {
         let folder = entry.expect("an entry").path();
-        for part in ["src", "tests"].map(|name| folder.join(name)) {
+        for part in ["src", "tests", "benches", "examples"].map(|name| folder.join(name)) {
             if part.is_dir() {
                 collect_sources(&part, &mut files);
             }
         }
+        files.extend(Some(folder.join("build.rs")).filter(|path| path.is_file()));
     }
+    collect_sources(&root.join("fuzz/fuzz_targets"), &mut files);
     files.sort();
     let workers = std::thread::available_parallelism().map_or(2, usize::from);
     let chunk = files.len().div_ceil(workers * 8).max(1);
@@ -89,7 +91,9 @@ fn parse_source(root: &Path, path: &Path) -> SourceFacts {
     let file = syn::parse_file(&text).unwrap_or_else(|error| panic!("{}: {error}", relative.display()));
     let is_test_file = relative.iter().any(|part| {
         let name = part.to_str().expect("a name").trim_end_matches(".rs");
-        name == "tests" || name == "rye-test" || name.starts_with("test_") || name.ends_with("_tests")
+        ["tests", "benches", "examples", "fuzz", "build", "rye-test"].contains(&name)
+            || name.starts_with("test_")
+            || name.ends_with("_tests")
     });
     let mut facts = SourceFacts {
         path: relative.display().to_string(),
