@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::action::{Action, ActionError, Primary};
+use crate::envelope::outputs_report_failure;
 
 /// Starts a thread.
 pub const THREAD_DIRECTIVE: &str = "rye/agent/threads/thread_directive";
@@ -217,7 +218,7 @@ impl ToolDefinitions {
             return Err(InvalidCall::new("this directive declares no outputs"));
         };
         let mut schema = definition.schema.clone();
-        if input.get("status").and_then(Value::as_str) == Some("error") {
+        if outputs_report_failure(&input) {
             schema["required"] = json!([]);
         }
         match parameters::check(input, Some(&schema)) {

@@ -3,7 +3,7 @@
 //! `{"status": "success", "data": …}`, or `{"status": "error", "error": "…"}` with what else is known of the failure. This
 //! is the only place that reads the word `status` of it.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 /// A result, as its envelope says.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -79,6 +79,12 @@ impl<'a> ResultEnvelope<'a> {
 
 fn is_unsuccessful(value: &Value) -> bool {
     value.get("success").and_then(Value::as_bool) == Some(false)
+}
+
+/// Whether the outputs that a model returned say that the work could not be done.
+#[must_use]
+pub fn outputs_report_failure(outputs: &Map<String, Value>) -> bool {
+    outputs.get("status").and_then(Value::as_str) == Some("error")
 }
 
 #[cfg(test)]

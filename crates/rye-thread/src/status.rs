@@ -3,6 +3,7 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 /// Where a thread stands. Once ended, it stays ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -38,6 +39,12 @@ impl ThreadStatus {
         Self::Killed,
         Self::Continued,
     ];
+
+    /// What a thread's result says of it, as other threads and clients get it.
+    #[must_use]
+    pub fn of_result(result: &Value) -> Option<Self> {
+        result.get("status").and_then(Value::as_str).and_then(Self::parse)
+    }
 
     /// The word for it.
     #[must_use]

@@ -348,9 +348,7 @@ impl CallbackSession {
             request: number,
             is_error,
             duration_ms,
-            child_status: child
-                .as_ref()
-                .and_then(|_| response.get("status").and_then(Value::as_str).and_then(ThreadStatus::parse)),
+            child_status: child.as_ref().and_then(|_| ThreadStatus::of_result(&response)),
             child,
         });
         response

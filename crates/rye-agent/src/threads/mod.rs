@@ -37,7 +37,7 @@ use rye_engine::{Code, Engine, Error, Result};
 use tokio::sync::watch::Receiver;
 
 use self::children::ChildSpawner;
-use self::control::ThreadControl;
+use self::control::{KILL_REASON, ThreadControl};
 use self::driver_setup::{CommitJournal, DriverSetup};
 use self::orchestrator::Orchestrator;
 use self::preparer::ThreadPreparer;
@@ -48,11 +48,12 @@ use crate::callback::TokenIssuer;
 use crate::config::{LedgerSchema, OrphanDetection, ThreadConfig, WatchedConfig};
 use crate::cost::Cost;
 use crate::dispatch::EngineDispatcher;
-use crate::driver::{DriverDeps, DriverError, Listener, MillisClock};
+use crate::driver::{CancelSignal, DriverDeps, DriverError, Listener, MillisClock};
 use crate::limits::ThreadLimits;
 use crate::machine::ThreadOutcome;
 use crate::rolling::RollingBudgets;
 use crate::spec::ThreadSpec;
+use crate::status::ThreadStatus;
 use crate::store::{
     ColumnSpec, IndexSpec, LedgerRules, LedgerSpec, Owner, PruneOptions, StoreHandle, ThreadSecret,
     ThreadStore, current_owner, open_store,
@@ -289,6 +290,34 @@ impl ThreadRuntime {
         let _ = std::thread::Builder::new().name("prune".to_owned()).spawn(work);
     }
 
+    /// What is said of a thread that could not be driven on here: how it ended elsewhere, if it did, else the error.
+    async fn stopped_thread(
+        &self,
+        spec: &ThreadSpec,
+        signal: &CancelSignal,
+        error: &DriverError,
+    ) -> FinishedThread {
+        let id = &spec.instance.thread_id;
+        let row = self.store.thread(id).await.ok().flatten();
+        let recorded = row.as_ref().map(|row| row.status).filter(|status| status.is_terminal());
+        // A process that kills it records the end as soon as this one has let go of it.
+        let is_killed = signal.cancel_token.is_cancelled() && signal.reason() == KILL_REASON;
+        let status = match error {
+            DriverError::EndedElsewhere(status) => Some(*status),
+            _ => recorded.or(is_killed.then_some(ThreadStatus::Killed)),
+        };
+        let mut finished = failed_thread(spec, error);
+        if let Some(row) = row {
+            finished.cost = row.cost;
+        }
+        let is_stopped =
+            |status: &ThreadStatus| matches!(status, ThreadStatus::Cancelled | ThreadStatus::Killed);
+        if let Some(status) = status.filter(is_stopped) {
+            finished.outcome = ThreadOutcome { status, ..ThreadOutcome::failed(ENDED_ELSEWHERE) };
+        }
+        finished
+    }
+
     /// How much a thread may use now, wherever it runs.
     async fn current_limits(&self, id: &ThreadId) -> Result<ThreadLimits> {
         match self.running.limits(id) {
@@ -342,6 +371,9 @@ fn ledger_spec(config: &ThreadConfig) -> LedgerSpec {
         },
     }
 }
+
+/// What is said of a thread that another process ended while this one ran it.
+const ENDED_ELSEWHERE: &str = "by another process";
 
 /// How often a process that continues looks whether old threads are to be forgotten.
 const PRUNE_CHECK_INTERVAL: Duration = Duration::from_secs(3600);

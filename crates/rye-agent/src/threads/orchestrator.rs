@@ -17,6 +17,7 @@ use super::user::UserPolicy;
 use super::wait::WaitRequest;
 use crate::config::ThreadConfig;
 use crate::spec::ThreadSpec;
+use crate::status::ThreadStatus;
 use crate::store::{ThreadFilter, ThreadRow};
 use crate::thread_id::ThreadId;
 use crate::views::thread_value;
@@ -76,7 +77,8 @@ impl Orchestrator {
                 for id in ids {
                     results.insert(id.to_string(), thread_value(&runtime.records.final_row(&id).await?));
                 }
-                let is_all = results.values().all(|result| result["status"] == json!("completed"));
+                let is_completed = |result| ThreadStatus::of_result(result) == Some(ThreadStatus::Completed);
+                let is_all = results.values().all(is_completed);
                 Ok(json!({"success": is_all, "results": results}))
             }
             "cancel_thread" => {

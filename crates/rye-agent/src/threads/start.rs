@@ -6,7 +6,7 @@ use lillux::Digest;
 use rye_engine::{Code, Error, Result};
 
 use super::fork::FORK_TITLE;
-use super::{FinishedThread, StartedThread, ThreadRuntime, Threads, failed_thread};
+use super::{FinishedThread, StartedThread, ThreadRuntime, Threads};
 use crate::config::Concurrency;
 use crate::driver::{
     CancelSignal, PlaceRequest, ResumePoint, ThreadDriver, TranscriptWriter, wait_for_place,
@@ -227,7 +227,7 @@ impl ThreadRuntime {
                 // Any process may take it up from where its record ends, so its children continue.
                 Err(error) => {
                     let _ = inner.store.release_claim(id, claim).await;
-                    failed_thread(&driven, &error)
+                    inner.stopped_thread(&driven, &signal, &error).await
                 }
             };
             inner.control.settle_cancel_request(id, &signal).await;

@@ -218,7 +218,7 @@ pub(crate) fn failure_message(response: &Value) -> Option<String> {
         let failed = results.iter().map(|(id, result)| (id, status(result)));
         let failed: Vec<String> = failed
             .filter(|(_, status)| !is_good(status))
-            .map(|(id, status)| format!("{id} is {status}"))
+            .map(|(id, status)| format!("{id} is {}", status.replace('_', " ")))
             .collect();
         return (!failed.is_empty()).then(|| failed.join(", "));
     }

@@ -140,7 +140,8 @@ impl Orchestrator {
             let result = results.remove(id).unwrap_or_else(|| json!({"status": pending, "thread_id": id}));
             values.insert(id.to_string(), result);
         }
-        let completed = values.values().filter(|result| result["status"] == json!("completed")).count();
+        let is_completed = |result: &&Value| ThreadStatus::of_result(result) == Some(ThreadStatus::Completed);
+        let completed = values.values().filter(is_completed).count();
         Ok(json!({"success": completed >= request.needed, "results": values}))
     }
 

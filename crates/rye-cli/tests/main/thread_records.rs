@@ -6,7 +6,7 @@ use rye_test::fake_model::{FakeModel, FakeReply, Gate};
 use serde_json::Value;
 
 use crate::attacks::{assert_all_refused, write_attacker};
-use crate::support::{User, text};
+use crate::support::{Run, User, text};
 use crate::thread_run::{
     FILES, newest_thread, spawn_with_model, threads, write_directive, write_note_directive,
 };
@@ -57,11 +57,12 @@ fn killed_running_thread_agrees_everywhere() {
     let user = User::initialized();
     write_directive(&user, "ask", FILES, "", "Say hello.");
     let model = FakeModel::start(|_| FakeReply::hang());
-    let mut running = spawn_with_model(&user, &model, &["run", "team/ask"]);
+    let running = spawn_with_model(&user, &model, &["run", "team/ask"]);
     model.wait_for_requests(1);
     let id = newest_thread(&user);
     user.ok(["thread", "kill", &id]);
-    running.wait().expect("an end");
+    let run = Run::from_output(&running.wait_with_output().expect("an end"));
+    assert!(run.exit == 7 && run.stderr.contains("killed: by another process"), "{run}");
     assert_agreement(&user, &id, "killed");
 }
 
@@ -117,6 +118,20 @@ fn verify_beside_a_running_thread_is_quiet() {
         user.ok(["thread", "verify", "--all"]);
     }
     user.ok(["thread", "verify", "--all"]);
+}
+
+#[test]
+fn verify_beside_starting_threads_is_quiet() {
+    let user = User::initialized();
+    write_directive(&user, "ask", FILES, "", "Say hello.");
+    let model = FakeModel::start(|_| FakeReply::text("done"));
+    for _ in 0..3 {
+        let start = || spawn_with_model(&user, &model, &["run", "team/ask"]);
+        let mut running = [start(), start(), start(), start()];
+        while running.iter_mut().any(|child| child.try_wait().expect("a state").is_none()) {
+            user.ok(["thread", "verify", "--all"]);
+        }
+    }
 }
 
 #[test]

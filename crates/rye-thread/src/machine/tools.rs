@@ -20,6 +20,7 @@ use crate::call_hooks::CallEvent;
 use crate::capability::{PermittedAction, Principal, permit, required_capabilities};
 use crate::core_event::{Always, CoreEvent, MergedFields};
 use crate::definitions::{CallTarget, HUMAN_APPROVAL, READ_ARTIFACT};
+use crate::envelope::outputs_report_failure;
 use crate::status::{SuspendReason, ThreadStatus};
 use crate::thread_id::ThreadId;
 
@@ -307,7 +308,7 @@ impl ThreadState {
 
     /// Why these outputs cannot be taken: a required one is missing, or one was never declared.
     fn outputs_problem(&self, outputs: &Map<String, Value>) -> Option<String> {
-        if outputs.get("status").and_then(Value::as_str) == Some("error") {
+        if outputs_report_failure(outputs) {
             return None;
         }
         let declared = &self.spec.template.outputs;
@@ -516,7 +517,7 @@ impl ThreadState {
         mut outputs: Map<String, Value>,
         mut context: Map<String, Value>,
     ) -> Vec<Effect> {
-        let is_error = outputs.get("status").and_then(Value::as_str) == Some("error");
+        let is_error = outputs_report_failure(&outputs);
         let is_declared = |name: &str| {
             self.spec
                 .template

@@ -85,8 +85,7 @@ fn show(global: &GlobalArguments, command: &CliCommand, response: &Value) -> Com
 
 /// The exit code of a thread that was waited for.
 fn check_exit(response: &Value) -> CommandResult {
-    let status =
-        response.get("thread_id").and_then(|_| response["status"].as_str()).and_then(ThreadStatus::parse);
+    let status = response.get("thread_id").and_then(|_| ThreadStatus::of_result(response));
     let has_failed = response.get("success").and_then(Value::as_bool) == Some(false);
     match status.filter(|_| has_failed).map(runner::exit_code) {
         Some(0) => Ok(()),

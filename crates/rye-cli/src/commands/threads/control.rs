@@ -149,9 +149,9 @@ pub fn wait(context: CommandContext, arguments: &WaitArguments) -> CommandResult
         return Ok(());
     }
     // The first that did not complete says how it went; one that is still at work was waited for in vain.
-    let mut others = results.into_iter().flatten().map(|(_, result)| status_of(result));
-    let first = others.find(|status| status != "completed").unwrap_or_default();
-    Err(CommandError::Exit(runner::exit_code(ThreadStatus::parse(&first).unwrap_or(ThreadStatus::Error))))
+    let mut others = results.into_iter().flatten().map(|(_, result)| ThreadStatus::of_result(result));
+    let first = others.find(|status| *status != Some(ThreadStatus::Completed)).flatten();
+    Err(CommandError::Exit(runner::exit_code(first.unwrap_or(ThreadStatus::Error))))
 }
 
 fn find_threads(context: &CommandContext, words: &[String]) -> Result<Vec<ThreadRow>, Error> {

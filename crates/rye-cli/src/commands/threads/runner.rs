@@ -299,7 +299,7 @@ fn print_outcome(output: Output, view: Option<&ThreadView>, finished: &FinishedT
         }
         ThreadStatus::Cancelled | ThreadStatus::Killed => {
             let hint = format!("to continue from there: rye run {} --continue {id}", finished.directive);
-            error(Code::ThreadCancelled, "cancelled").hint(hint).into()
+            error(Code::ThreadCancelled, outcome.status.as_str()).hint(hint).into()
         }
         ThreadStatus::Error | ThreadStatus::Created | ThreadStatus::Running => {
             error(Code::ThreadFailed, "failed").hint(show_hint).into()

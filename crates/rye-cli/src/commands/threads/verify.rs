@@ -97,8 +97,11 @@ fn unregistered_threads(index: &ThreadIndex, rows: &[ThreadRow]) -> Vec<ThreadCh
     let known: BTreeSet<&str> = rows.iter().map(|row| row.id.as_str()).collect();
     let entries = std::fs::read_dir(&index.dir).into_iter().flatten().flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let unknown = names.filter(|name| !known.contains(name.as_str()));
+    // A thread that began since the rows were read has a row meanwhile.
+    let is_registered = |id: &ThreadId| index.store.thread(id).is_ok_and(|row| row.is_some());
     let mut unregistered: Vec<String> =
-        names.filter(|name| ThreadId::parse(name).is_ok() && !known.contains(name.as_str())).collect();
+        unknown.filter(|name| ThreadId::parse(name).is_ok_and(|id| !is_registered(&id))).collect();
     unregistered.sort();
     unregistered
         .into_iter()
@@ -184,7 +187,8 @@ pub fn replay(context: CommandContext, word: &str) -> CommandResult {
     }
     let different = report.different().count();
     if different > 0 {
-        let message = format!("{} differ from what was recorded", pluralize(different as u64, "thread"));
+        let verb = if different == 1 { "differs" } else { "differ" };
+        let message = format!("{} {verb} from what was recorded", pluralize(different as u64, "thread"));
         let hint = "no model was asked and no tool ran: `-` is the record, `+` what it is now";
         return Err(error_with_data(Code::ThreadFailed, message, hint, data));
     }

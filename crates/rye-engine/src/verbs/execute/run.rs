@@ -37,7 +37,7 @@ pub(super) struct RunOutput {
 }
 
 /// The failure of a run, as a user sees it.
-pub(super) fn failure_error(failure: &RunFailure) -> Error {
+pub(super) fn failure_error(failure: &RunFailure, has_output: bool) -> Error {
     let code = match failure {
         RunFailure::Tool(_) => Code::ToolFailed,
         RunFailure::TimedOut(_) => Code::ToolTimedOut,
@@ -46,7 +46,8 @@ pub(super) fn failure_error(failure: &RunFailure) -> Error {
         RunFailure::Denied(_) => Code::ToolDenied,
     };
     let hint = match failure {
-        RunFailure::Tool(_) => "its output is in `logs`",
+        RunFailure::Tool(_) if has_output => "its output is in `logs`",
+        RunFailure::Tool(_) => return Error::new(code, failure.message()),
         RunFailure::TimedOut(_) => {
             "all its processes were ended; set `timeout` in its runtime to allow more time"
         }

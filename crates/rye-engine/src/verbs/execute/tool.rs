@@ -200,14 +200,17 @@ fn build_response(
     messages: RunMessages,
 ) -> Result<ExecuteResponse> {
     let outcome = output.outcome;
+    let has_output = !outcome.logs.stdout.is_empty() || !outcome.logs.stderr.is_empty();
     extra.insert("logs".to_owned(), json!(outcome.logs));
     extra.insert("truncated".to_owned(), json!(outcome.is_truncated));
     add_messages(&mut extra, trace, messages);
     let Some(failure) = outcome.failure else {
         return Ok(ExecuteResponse { item: item.clone(), status: "success", data: outcome.data, extra });
     };
-    let error =
-        run::failure_error(&failure).for_item(item).detail("data", outcome.data).detail("type", "tool");
+    let error = run::failure_error(&failure, has_output)
+        .for_item(item)
+        .detail("data", outcome.data)
+        .detail("type", "tool");
     let error = output.refusals.into_iter().fold(error, Error::hint);
     Err(extra.into_iter().fold(error, |error, (key, value)| error.detail(&key, value)))
 }
