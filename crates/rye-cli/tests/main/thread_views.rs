@@ -245,7 +245,7 @@ fn replay_needs_no_model_and_reports_divergence() {
     write_directive(&user, "ask", FILES, "", "Say goodbye.");
     let other = user.run(["thread", "replay", &id]);
     assert_eq!(other.exit, 1, "{other}");
-    assert!(other.stderr.contains("differ from what was recorded"), "{other}");
+    assert!(other.stderr.contains("differs from what was recorded"), "{other}");
     assert!(other.stderr.contains("- Say hello.") && other.stderr.contains("+ Say goodbye."), "{other}");
     assert_eq!(model.count(), 1);
 }
