@@ -7,7 +7,7 @@ import socket
 import subprocess
 import time
 
-from harness import Broken, Escaped, all_of, attack, exists, token, until, works
+from harness import Broken, Escaped, all_of, attack, attempt, exists, token, until, works
 from sandbox import Listener
 
 RACE = r'''
@@ -224,6 +224,32 @@ def shared_memory(world):
             raise Escaped("/dev/shm")
     finally:
         os.unlink(path)
+
+
+@attack("-", "the temporary folder of another run is read or written", rule="hidden")
+def other_runs(world):
+    word = token()
+    work = world.folder(f"{world.project}/work")
+    command = f"echo {word} > $TMPDIR/secret; echo $TMPDIR > work/begun; sleep 60"
+    words = [world.mode.rye, "execute", "rye/bash", "--params", json.dumps({"command": command})]
+    process = world.start(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, confined=True)
+    try:
+        if not until(lambda: exists(f"{work}/begun") and open(f"{work}/begun").read().endswith("\n")):
+            raise Broken("the other run does not begin")
+        place = open(f"{work}/begun").read().strip()
+
+        def read():
+            command = f"cat {place}/secret $TMPDIR/../*/secret /tmp/rye-run*/*/secret"
+            attempt(world, command, lambda text: word in text, what="read")
+
+        def write():
+            command = f"echo {word} > {place}/planted"
+            planted = f"{place}/planted"
+            attempt(world, command, lambda _: exists(planted), what="write", reset=lambda: os.unlink(planted))
+        all_of([("read", read), ("write", write)])
+    finally:
+        process.kill()
+        process.wait()
 
 
 @works("placeholders are gone after a run, and after a run that was killed")

@@ -202,7 +202,7 @@ START_FILES = [".mcp.json", ".claude/settings.json", ".claude/settings.local.jso
                ".cursor/mcp.json", ".cursor/rules/x.mdc", ".vscode/tasks.json", ".vscode/settings.json", ".idea/workspace.xml", ".env", ".envrc",
                ".husky/pre-commit", ".cargo/config.toml", ".cargo/config"]
 KEPT = [".ai/config/config.yaml", ".ai/config/agent/hooks.yaml", ".ai/config/keys/trusted/x.toml", ".ai/lockfiles/x", ".ai/bundles/x",
-        ".ai/threads/registry.db", "lockfiles/x@1.0.0.lock.json"]
+        ".ai/threads/registry.db", ".ai/bundles.toml", ".ai/bundles.lock", "lockfiles/x@1.0.0.lock.json"]
 
 
 def write_protected(world, paths, is_there):
