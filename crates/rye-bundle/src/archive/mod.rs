@@ -1,6 +1,6 @@
 //! Archives of bundles, `.tar.zst` and `.zip`: made the same byte for byte each time, and taken apart as what they are,
 //! a stranger's bytes. An archive holds plain files and folders below `.ai/`; anything else in it is named and refused,
-//! and nothing of it stays on the disk.
+//! and nothing of it stays on the disk. What is not a bundle may also come as a `.tar.gz`, under the same rules.
 
 mod entry_policy;
 mod pack;
@@ -60,6 +60,9 @@ pub enum ArchiveError {
     /// The bytes are neither a zstd nor a zip archive.
     #[error("this is neither a `.tar.zst` nor a `.zip` archive")]
     NotAnArchive,
+    /// The bytes are none of the archives that can be imported.
+    #[error("this is neither a `.tar.gz` nor a `.tar.zst` nor a `.zip` archive")]
+    NotAForeignArchive,
     /// The name says no format that can be written.
     #[error("`{}` does not say which archive: it ends neither in `.tar.zst` nor in `.zip`", rye_item::text::one_line(.0))]
     UnknownFormat(String),
@@ -105,21 +108,47 @@ impl From<InvalidBundlePath> for ArchiveError {
 /// # Errors
 /// When it is not an archive, holds what a bundle may not, or too much; then nothing is left at `into`.
 pub fn unpack(archive: &Path, limits: &ArchiveLimits, into: &Path) -> Result<Vec<BundlePath>, ArchiveError> {
-    unpack_below(archive, limits, into, "")
+    unpack_content(archive, limits, into, ArchiveContent::Bundle)
 }
 
-fn unpack_below(
+/// What an archive is expected to hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ArchiveContent {
+    /// A bundle: files below `.ai/`, packed as `rye` packs them.
+    Bundle,
+    /// Files of any kind, which are put below `.ai/`.
+    Foreign,
+}
+
+impl ArchiveContent {
+    /// What is put before each name.
+    fn prefix(self) -> &'static str {
+        match self {
+            Self::Bundle => "",
+            Self::Foreign => ".ai/",
+        }
+    }
+
+    fn not_an_archive(self) -> ArchiveError {
+        match self {
+            Self::Bundle => ArchiveError::NotAnArchive,
+            Self::Foreign => ArchiveError::NotAForeignArchive,
+        }
+    }
+}
+
+fn unpack_content(
     archive: &Path,
     limits: &ArchiveLimits,
     into: &Path,
-    prefix: &'static str,
+    content: ArchiveContent,
 ) -> Result<Vec<BundlePath>, ArchiveError> {
     let file = fs_err::File::open(archive)?.into_parts().0;
     if !file.metadata()?.is_file() {
-        return Err(ArchiveError::NotAnArchive);
+        return Err(content.not_an_archive());
     }
     create_new_folder(into)?;
-    let unpacked = unpack_into(&file, limits, into, prefix);
+    let unpacked = unpack_into(&file, limits, into, content);
     if unpacked.is_err() {
         // The refusal is what is worth telling; a folder that cannot be removed is only untidy.
         let _ = file::remove_tree(into);
@@ -127,7 +156,8 @@ fn unpack_below(
     unpacked
 }
 
-/// Takes an archive that holds no bundle apart: its files, with the same rules, as if they lay below `.ai/`.
+/// Takes an archive that holds no bundle apart: its files, with the same rules, as if they lay below `.ai/`. It may be a
+/// `.tar.gz` too.
 ///
 /// # Errors
 /// As [`unpack`].
@@ -136,7 +166,7 @@ pub fn unpack_foreign(
     limits: &ArchiveLimits,
     into: &Path,
 ) -> Result<Vec<BundlePath>, ArchiveError> {
-    unpack_below(archive, limits, into, ".ai/")
+    unpack_content(archive, limits, into, ArchiveContent::Foreign)
 }
 
 /// Makes one new, private folder.
@@ -154,12 +184,12 @@ fn unpack_into(
     file: &File,
     limits: &ArchiveLimits,
     into: &Path,
-    prefix: &'static str,
+    content: ArchiveContent,
 ) -> Result<Vec<BundlePath>, ArchiveError> {
     let root = Dir::open(into)?;
     let mut last: Option<(String, Dir)> = None;
     let mut files = Vec::new();
-    read_entries(file, limits, prefix, &mut |path, bytes| {
+    read_entries(file, limits, content, &mut |path, bytes| {
         let (parent, name) = path.as_str().rsplit_once('/').unwrap_or(("", path.as_str()));
         let folder = match last.take() {
             Some((known, folder)) if known == parent => folder,
@@ -197,13 +227,13 @@ pub fn read_archive(
     limits: &ArchiveLimits,
     handler: &mut FileHandler<'_>,
 ) -> Result<(), ArchiveError> {
-    read_entries(source, limits, "", handler)
+    read_entries(source, limits, ArchiveContent::Bundle, handler)
 }
 
 fn read_entries(
     mut source: impl Read + Seek,
     limits: &ArchiveLimits,
-    prefix: &'static str,
+    content: ArchiveContent,
     handler: &mut FileHandler<'_>,
 ) -> Result<(), ArchiveError> {
     let length = source.seek(SeekFrom::End(0))?;
@@ -211,17 +241,22 @@ fn read_entries(
     let mut magic = [0; 4];
     match source.read_exact(&mut magic) {
         Ok(()) => {}
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Err(ArchiveError::NotAnArchive),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Err(content.not_an_archive()),
         Err(error) => return Err(error.into()),
     }
     source.seek(SeekFrom::Start(0))?;
-    let mut policy = EntryPolicy::new(limits, limits.max_total_bytes(length), prefix, handler);
+    let mut policy = EntryPolicy::new(limits, limits.max_total_bytes(length), content.prefix(), handler);
     match &magic {
-        [0x28, 0xb5, 0x2f, 0xfd] => tar_reader::read_tar(source, &mut policy),
+        [0x28, 0xb5, 0x2f, 0xfd] => tar_reader::read_tar_zst(source, &mut policy),
+        [0x1f, 0x8b, 0x08, _] if content == ArchiveContent::Foreign => {
+            tar_reader::read_tar_gz(source, &mut policy)
+        }
         b"PK\x03\x04" | b"PK\x05\x06" => zip_reader::read_zip(source, length, &mut policy),
-        _ => Err(ArchiveError::NotAnArchive),
+        _ => Err(content.not_an_archive()),
     }
 }
 
+#[cfg(test)]
+mod gzip_tests;
 #[cfg(test)]
 mod tests;

@@ -1,8 +1,9 @@
-//! `.tar.zst`: one frame of zstd around one tape. Read block by block, so that what is not understood is refused instead
-//! of skipped.
+//! `.tar.zst` and `.tar.gz`: one frame of zstd, or one member of gzip, around one tape. Read block by block, so that what
+//! is not understood is refused instead of skipped.
 
 use std::io::{self, BufRead, BufReader, Read};
 
+use flate2::bufread::GzDecoder;
 use tar::{EntryType, Header};
 
 use super::ArchiveError;
@@ -18,8 +19,8 @@ const MAX_RECORDS_BYTES: u64 = 8192;
 /// Records of an extended header that say nothing about content or name.
 const IGNORED_RECORDS: [&str; 7] = ["mtime", "atime", "ctime", "uid", "gid", "uname", "gname"];
 
-/// Reads the archive to its last byte.
-pub(super) fn read_tar(source: impl Read, policy: &mut EntryPolicy<'_>) -> Result<(), ArchiveError> {
+/// Reads a `.tar.zst` to its last byte.
+pub(super) fn read_tar_zst(source: impl Read, policy: &mut EntryPolicy<'_>) -> Result<(), ArchiveError> {
     let mut decoder =
         zstd::Decoder::with_buffer(BufReader::new(source)).map_err(decode_error)?.single_frame();
     decoder.window_log_max(MAX_WINDOW_LOG).map_err(decode_error)?;
@@ -27,6 +28,18 @@ pub(super) fn read_tar(source: impl Read, policy: &mut EntryPolicy<'_>) -> Resul
     read_entries(&mut BoundedReader { inner: &mut decoder, limit, left: limit }, policy)?;
     decoder.finish_frame().map_err(decode_error)?;
     match decoder.finish().fill_buf()? {
+        [] => Ok(()),
+        _ => Err(ArchiveError::TrailingBytes),
+    }
+}
+
+/// Reads a `.tar.gz` to its last byte. Its decoder needs 32 KiB whatever the archive says.
+pub(super) fn read_tar_gz(source: impl Read, policy: &mut EntryPolicy<'_>) -> Result<(), ArchiveError> {
+    let mut decoder = GzDecoder::new(BufReader::new(source));
+    let limit = policy.stream_limit();
+    // The tape is read until the decoder has nothing more, which is when it has compared the checksum.
+    read_entries(&mut BoundedReader { inner: &mut decoder, limit, left: limit }, policy)?;
+    match decoder.into_inner().fill_buf()? {
         [] => Ok(()),
         _ => Err(ArchiveError::TrailingBytes),
     }

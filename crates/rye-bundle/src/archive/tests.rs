@@ -10,7 +10,7 @@ use zip::write::SimpleFileOptions;
 use super::*;
 
 /// One entry of a tape: a header with this name and kind, the content, and padding.
-fn entry(name: &[u8], kind: EntryType, content: &[u8]) -> Vec<u8> {
+pub(super) fn entry(name: &[u8], kind: EntryType, content: &[u8]) -> Vec<u8> {
     sized_entry(name, kind, content, content.len() as u64)
 }
 
@@ -27,7 +27,7 @@ fn sized_entry(name: &[u8], kind: EntryType, content: &[u8], size: u64) -> Vec<u
     bytes
 }
 
-fn file(name: &str, content: &[u8]) -> Vec<u8> {
+pub(super) fn file(name: &str, content: &[u8]) -> Vec<u8> {
     entry(name.as_bytes(), EntryType::Regular, content)
 }
 

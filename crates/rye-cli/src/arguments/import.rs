@@ -3,9 +3,11 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum, ValueHint};
+use clap_complete::engine::ArgValueCompleter;
 use rye_import::ExportClient;
 
 use super::{ConflictArguments, WritableSpace};
+use crate::completion;
 
 // `rye import`
 #[derive(Debug, Args)]
@@ -13,8 +15,8 @@ use super::{ConflictArguments, WritableSpace};
     after_help = "rye import --all\nrye import .claude/skills/pdf --scripts\nrye import ./some-plugin --as bundle some-plugin --dry-run\n\nrye import git+https://example.com/team/kit --rev v1.2.0 --path skills\n\nHooks are listed and never imported. Of a repository one commit is fetched, and nothing of it runs."
 )]
 pub struct ImportArguments {
-    /// Folders, files, git+https://…, git+ssh://…, git+file://… or https://…: skills, agents, commands, rules, plugins,
-    /// MCP configurations
+    /// Folders, files, archives, git+https://…, git+ssh://…, git+file://… or https://…: skills, agents, commands, rules,
+    /// plugins, MCP configurations
     #[arg(value_name = "SOURCE", value_hint = ValueHint::AnyPath, required_unless_present = "all")]
     pub paths: Vec<PathBuf>,
     /// Everything that clients keep in this project: .claude, .agents, .codex, .cursor, .github, AGENTS.md, .mcp.json, …
@@ -98,7 +100,7 @@ pub struct ExportArguments {
     #[arg(value_name = "CLIENT", required_unless_present = "check")]
     pub client: Option<ExportTarget>,
     /// Items to export, such as skills/pdf or directive:agents/reviewer
-    #[arg(value_name = "ITEM")]
+    #[arg(value_name = "ITEM", add = ArgValueCompleter::new(completion::ids))]
     pub items: Vec<String>,
     /// Say what is stale, and change nothing; the exit code is 1 if something is
     #[arg(long, conflicts_with_all = ["watch", "yes", "take_over"])]

@@ -333,7 +333,10 @@ fn report(
     match bundle {
         Some(bundle) => context.output.note(format_args!("bundle: {bundle}")),
         None => {
-            for (name, version) in plan.plugins.iter().filter(|_| is_written) {
+            let has_items =
+                |name: &str| plan.items.iter().any(|item| item.provenance.plugin.as_deref() == Some(name));
+            let plugins = plan.plugins.iter().filter(|(name, _)| is_written && has_items(name));
+            for (name, version) in plugins {
                 context.output.note(format_args!(
                     "a bundle of it: rye bundle create {name} --version {version} --category {name}"
                 ));

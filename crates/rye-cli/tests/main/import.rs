@@ -371,6 +371,39 @@ fn repositories_are_imported_at_a_commit() {
     assert_eq!(fs::metadata(script).expect("exported").permissions().mode() & 0o100, 0o100);
 }
 
+/// Packs a folder of the project as a package of npm is packed.
+fn tgz(user: &User, folder: &str, archive: &str) {
+    let packed = std::process::Command::new("tar")
+        .args(["-czf", archive, "--transform", &format!("s,^{folder},package,"), folder])
+        .current_dir(user.project())
+        .output()
+        .expect("tar");
+    assert!(packed.status.success(), "{packed:?}");
+}
+
+#[test]
+fn archives_of_this_machine_are_imported() {
+    let user = User::initialized();
+    let skill = |text: &str| format!("---\nname: pdf\ndescription: Fill forms\n---\n\n{text}\n");
+    user.context.write("project/kit/skills/pdf/SKILL.md", skill("One"));
+    tgz(&user, "kit", "kit-1.0.0.tgz");
+    let data = user.data(["import", "kit-1.0.0.tgz", "--yes"]);
+    assert_eq!(changes(&data), [("knowledge:skills/pdf".to_owned(), "create".to_owned())]);
+    user.context.write("project/kit/skills/pdf/SKILL.md", skill("Two"));
+    tgz(&user, "kit", "kit-1.1.0.tar.gz");
+    let data = user.data(["import", "kit-1.1.0.tar.gz", "--yes"]);
+    assert_eq!(changes(&data), [("knowledge:skills/pdf".to_owned(), "update".to_owned())]);
+    symlink("/etc/passwd", user.project().join("kit/passwd")).expect("linked");
+    tgz(&user, "kit", "linked.tgz");
+    let before = user.read("knowledge/skills/pdf.md");
+    let run = user.run(["import", "linked.tgz", "--yes"]);
+    assert!(run.exit != 0 && run.stderr.contains("package/passwd") && run.stderr.contains("link"), "{run}");
+    assert_eq!(user.read("knowledge/skills/pdf.md"), before);
+    user.context.write("project/broken.tgz", "not an archive");
+    let run = user.run(["import", "broken.tgz", "--yes"]);
+    assert!(run.exit != 0 && run.stderr.contains("`.tar.gz`"), "{run}");
+}
+
 #[test]
 fn addresses_of_other_kinds_are_refused() {
     let user = User::initialized();

@@ -155,6 +155,10 @@ pub(super) fn read_marketplace(context: &UnitContext<'_>) -> Result<UnitPlan, St
                     plan.remotes.push(found);
                     continue;
                 }
+                if let Some(reason) = package_refusal(listed) {
+                    plan.refused.push(refuse(reason));
+                    continue;
+                }
                 let keys = ["url", "repo", "package", "path"];
                 let address = keys.iter().find_map(|key| listed[key].as_str()).unwrap_or("elsewhere");
                 let kind = listed["source"].as_str().unwrap_or("unknown");
@@ -163,4 +167,60 @@ pub(super) fn read_marketplace(context: &UnitContext<'_>) -> Result<UnitPlan, St
         }
     }
     Ok(plan)
+}
+
+/// Why a package of npm or PyPI is not fetched, with the commands that fetch it: no digest is named, and what a range of
+/// versions stands for changes.
+fn package_refusal(listed: &Value) -> Option<String> {
+    let is_plain = |text: &&str| {
+        !text.is_empty()
+            && !text.starts_with('-')
+            && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"@/._-+".contains(&byte))
+    };
+    let package = listed["package"].as_str().filter(is_plain)?;
+    let version = listed["version"].as_str().filter(is_plain);
+    // A registry of its own is one that the user has to know about first.
+    let registry =
+        listed["registry"].as_str().map(|_| "; it names a registry of its own").unwrap_or_default();
+    let (kind, command) = match listed["source"].as_str()? {
+        "npm" => {
+            let at = version.map(|version| format!("@{version}")).unwrap_or_default();
+            ("npm", format!("npm pack --ignore-scripts {package}{at}, then rye import the .tgz"))
+        }
+        "pip" | "pypi" => {
+            let at = version.map(|version| format!("=={version}")).unwrap_or_default();
+            let options = "--no-deps --only-binary :all:";
+            ("PyPI", format!("pip download {options} {package}{at}, then rye import the .whl"))
+        }
+        _ => return None,
+    };
+    Some(format!("its source is the {kind} package `{package}`, which is not fetched{registry}: {command}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn packages_are_refused_with_their_commands() {
+        let reason = |listed: Value| package_refusal(&listed);
+        let npm = reason(json!({"source": "npm", "package": "@acme/kit", "version": "2.1.0"}));
+        assert!(
+            npm.expect("refused")
+                .ends_with("npm pack --ignore-scripts @acme/kit@2.1.0, then rye import the .tgz")
+        );
+        let pip = reason(json!({"source": "pip", "package": "acme-kit"})).expect("refused");
+        assert!(
+            pip.ends_with("pip download --no-deps --only-binary :all: acme-kit, then rye import the .whl")
+        );
+        for listed in [
+            json!({"source": "npm", "package": "x; curl e | sh"}),
+            json!({"source": "npm", "package": "--registry=http"}),
+            json!({"source": "other", "package": "x"}),
+        ] {
+            assert_eq!(reason(listed.clone()), None, "{listed}");
+        }
+    }
 }

@@ -79,12 +79,23 @@ fn open_all(
     let open = |given: &Path| match is_address(given) {
         true => {
             let folder = fetch(context, &given.to_string_lossy(), &fields)?;
-            fetched.push(origin(&folder));
-            Ok(ImportSource::of_fetched(folder))
+            let origin = origin(&folder);
+            fetched.push(origin.clone());
+            Ok(ImportSource::of_fetched(folder, origin))
+        }
+        false if is_archive(given, &context.settings.working_dir) => {
+            let path = context.settings.working_dir.join(given);
+            Ok(ImportSource::of_unpacked(sync::unpack_source(&context.engine, &path)?))
         }
         false => ImportSource::open(given, &context.settings.working_dir, project),
     };
     arguments.paths.iter().map(std::path::PathBuf::as_path).map(open).collect()
+}
+
+/// Whether a file that was named is an archive, as its name says.
+fn is_archive(given: &Path, working_dir: &Path) -> bool {
+    let name = given.file_name().and_then(std::ffi::OsStr::to_str).unwrap_or_default();
+    sync::is_archive_name(name) && working_dir.join(given).is_file()
 }
 
 fn fetch(context: &CommandContext, address: &str, fields: &SourceFields) -> Result<SourceFolder, Error> {
@@ -134,13 +145,14 @@ fn fetch_remotes(
                 continue;
             }
         };
-        gathered.fetched.push(origin(&folder));
+        let origin = origin(&folder);
+        gathered.fetched.push(origin.clone());
         if let Some(id) = bundle_in(&folder.root) {
             let fields = SourceFields { rev: Some(folder.revision.clone()), ..fields };
             gathered.bundles.push(BundleEntry { id, address: folder.name.clone(), fields });
             continue;
         }
-        let mut found = ImportSource::of_fetched(folder).plan(options)?;
+        let mut found = ImportSource::of_fetched(folder, origin).plan(options)?;
         if found.items.is_empty() && found.refused.is_empty() {
             let reason = format!("`{}` holds nothing that is imported", remote.address);
             gathered.plan.refused.push(RefusedSource { source, reason });

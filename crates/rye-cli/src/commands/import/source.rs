@@ -55,8 +55,10 @@ pub struct ImportSource {
     label: String,
     /// What exports wrote here, by path: it is not a source, as long as it has this digest.
     exported: BTreeMap<String, String>,
-    /// What was fetched, which lies in a folder of ours.
+    /// What was fetched or unpacked, which lies in a folder of ours.
     fetched: Option<SourceFolder>,
+    /// Where it was fetched from.
+    origin: Option<SourceOrigin>,
 }
 
 /// Whether a source is an address and not a path.
@@ -87,7 +89,14 @@ impl ImportSource {
             "apm.yml" | "apm.yaml" => vec![name, "apm.lock.yaml".to_owned()],
             _ => vec![name],
         });
-        Ok(Self { label: label_of(&root, project), root, only, exported: BTreeMap::new(), fetched: None })
+        Ok(Self {
+            label: label_of(&root, project),
+            root,
+            only,
+            exported: BTreeMap::new(),
+            fetched: None,
+            origin: None,
+        })
     }
 
     /// What clients keep in a project, but for what was exported there.
@@ -101,17 +110,24 @@ impl ImportSource {
             label: String::new(),
             exported: export::exported_digests(project)?,
             fetched: None,
+            origin: None,
         })
     }
 
-    /// What was fetched from a repository or an archive.
-    pub fn of_fetched(fetched: SourceFolder) -> Self {
+    /// What was fetched from a repository or an archive on the web.
+    pub fn of_fetched(fetched: SourceFolder, origin: SourceOrigin) -> Self {
+        Self { origin: Some(origin), ..Self::of_unpacked(fetched) }
+    }
+
+    /// An archive of this machine that was unpacked.
+    pub fn of_unpacked(fetched: SourceFolder) -> Self {
         Self {
             root: fetched.root.clone(),
             only: None,
             label: fetched.label.clone(),
             exported: BTreeMap::new(),
             fetched: Some(fetched),
+            origin: None,
         }
     }
 
@@ -125,10 +141,7 @@ impl ImportSource {
         let mut listing = SourceListing {
             context: context_of(place),
             label: self.label.clone(),
-            origin: self.fetched.as_ref().map(|fetched| SourceOrigin {
-                address: fetched.name.clone(),
-                revision: fetched.revision.clone(),
-            }),
+            origin: self.origin.clone(),
             ..SourceListing::default()
         };
         let folder = Dir::open(&self.root)

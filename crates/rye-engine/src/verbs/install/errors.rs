@@ -10,6 +10,7 @@ impl From<ArchiveError> for Error {
         let message = error.to_string();
         match error {
             ArchiveError::NotAnArchive
+            | ArchiveError::NotAForeignArchive
             | ArchiveError::InvalidEntry { .. }
             | ArchiveError::TooLarge { .. }
             | ArchiveError::Damaged(_)

@@ -1,9 +1,9 @@
-//! Sources that hold no bundle: all plain files of a commit, or of an archive with a digest, in a private folder, for an
-//! import. The same fetching as for bundles; nothing of what comes is run, and no link is followed or made.
+//! Sources that hold no bundle: all plain files of a commit, or of an archive, in a private folder, for an import. The same
+//! fetching as for bundles; nothing of what comes is run, and no link is followed or made.
 
 use std::path::{Path, PathBuf};
 
-use lillux::file::LockedTempDir;
+use lillux::file::{self, LockedTempDir};
 use rye_bundle::archive::{self, ArchiveLimits};
 use rye_bundle::project::{GitSource, RequirementSource, SourceFields, is_commit};
 use rye_item::text::one_line;
@@ -14,6 +14,9 @@ use super::resolve::{Locator, find_head, find_revision};
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
 
+/// How the names of archives end that can be imported. A `.whl` is a `.zip`.
+const ARCHIVE_ENDINGS: [&str; 5] = [".zip", ".whl", ".tar.gz", ".tgz", ".tar.zst"];
+
 /// A source as a folder, which goes when this is dropped.
 #[derive(Debug)]
 pub struct SourceFolder {
@@ -21,7 +24,7 @@ pub struct SourceFolder {
     pub root: PathBuf,
     /// The source as it was named: `git+https://…`.
     pub name: String,
-    /// Exactly what was fetched: a commit, or `sha256:…`.
+    /// Exactly what was fetched: a commit, or `sha256:…`; empty for an archive of this machine.
     pub revision: String,
     /// The last part of the address, and the folder in it.
     pub label: String,
@@ -53,15 +56,8 @@ pub fn fetch_source(
         RequirementSource::Git(git) => fetch_repository(engine, &source, git, fetch),
         RequirementSource::Url { url, sha256 } => {
             let archive = super::download::download(engine, url, sha256, fetch.cancel, &mut *fetch.on_bytes)?;
-            let into = archive.folder.path().join("tree");
-            archive::unpack_foreign(&archive.path, &ArchiveLimits::default(), &into).map_err(|error| {
-                Error::new(Code::FileRefused, format!("`{}`: {error}", one_line(url))).hint(
-                    "a .zip or a .tar.zst of plain files is imported; else unpack it and import the folder",
-                )
-            })?;
-            let label = label_of(url, None);
-            let name = source.to_string();
-            let root = only_folder(into.join(".ai"));
+            let root = unpack(&archive.path, url, archive.folder.path())?;
+            let (label, name) = (label_of(url, None), source.to_string());
             let revision = format!("sha256:{sha256}");
             Ok(SourceFolder { root, name, revision, label, left_out: Vec::new(), _folder: archive.folder })
         }
@@ -69,6 +65,37 @@ pub fn fetch_source(
             Err(Error::new(Code::InvalidArgument, not_fetched(address)).hint(address_hint(address)))
         }
     }
+}
+
+/// Whether a file of this name is an archive that can be imported.
+#[must_use]
+pub fn is_archive_name(name: &str) -> bool {
+    archive_stem(name).is_some()
+}
+
+/// Unpacks an archive of this machine.
+///
+/// # Errors
+/// When it is none, holds something else than plain files, or too much. Nothing is kept then.
+pub fn unpack_source(engine: &Engine, path: &Path) -> Result<SourceFolder> {
+    let cache = &engine.workspace.roots.cache;
+    file::create_dirs(cache, true)?;
+    let folder = LockedTempDir::new(cache, "import-")?;
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
+    let root = unpack(path, &name, folder.path())?;
+    let label = label_of(&name, None);
+    Ok(SourceFolder { root, name, revision: String::new(), label, left_out: Vec::new(), _folder: folder })
+}
+
+/// Unpacks an archive into a folder of its own in `folder`; gives where its files begin.
+fn unpack(path: &Path, name: &str, folder: &Path) -> Result<PathBuf> {
+    let into = folder.join("tree");
+    archive::unpack_foreign(path, &ArchiveLimits::default(), &into).map_err(|error| {
+        Error::new(Code::FileRefused, format!("`{}`: {error}", one_line(name))).hint(
+            "a .zip, .tar.gz or .tar.zst of plain files is imported; else unpack it and import the folder",
+        )
+    })?;
+    Ok(only_folder(into.join(".ai")))
 }
 
 fn fetch_repository(
@@ -120,9 +147,8 @@ fn address_hint(address: &str) -> String {
     if let Some((login, path)) = address.split_once(':').filter(|(login, _)| login.starts_with("git@")) {
         return format!("rye import {}", plain(&format!("git+ssh://{login}/{path}")));
     }
-    let is_archive = [".zip", ".tar.zst"].iter().any(|end| address.ends_with(end));
     match address.strip_prefix("https://") {
-        Some(_) if is_archive => {
+        Some(_) if is_archive_name(address) => {
             "take the digest from its maker, not from the download: --sha256 DIGEST".to_owned()
         }
         Some(rest) => format!("a repository: rye import {}", plain(&format!("git+https://{rest}"))),
@@ -135,11 +161,16 @@ fn address_hint(address: &str) -> String {
 /// What a source is called in records: the last part of its address, and the folder in it.
 fn label_of(url: &str, path: Option<&str>) -> String {
     let name = url.trim_end_matches('/').rsplit('/').next().unwrap_or(url);
-    let name = [".git", ".zip", ".tar.zst"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name);
+    let name = name.strip_suffix(".git").or_else(|| archive_stem(name)).unwrap_or(name);
     match path {
         Some(path) => format!("{name}/{}", path.trim_matches('/')),
         None => name.to_owned(),
     }
+}
+
+/// The name of an archive without its ending.
+fn archive_stem(name: &str) -> Option<&str> {
+    ARCHIVE_ENDINGS.iter().find_map(|end| name.strip_suffix(end))
 }
 
 /// The folder that everything in an archive lies in, if there is just one.
@@ -172,12 +203,15 @@ mod tests {
         ] {
             assert_eq!(address_hint(address), hint);
         }
-        assert!(address_hint("https://a.example/x.zip").contains("--sha256"));
+        for archive in ["x.zip", "x.tar.gz", "x.tgz", "x.tar.zst"] {
+            assert!(address_hint(&format!("https://a.example/{archive}")).contains("--sha256"), "{archive}");
+        }
     }
 
     #[test]
     fn labels_are_short_names() {
         assert_eq!(label_of("https://a.example/team/kit.git", None), "kit");
+        assert_eq!(label_of("https://a.example/kit-1.0.0.tgz", None), "kit-1.0.0");
         assert_eq!(label_of("ssh://git@a.example/team/kit/", Some("skills/pdf")), "kit/skills/pdf");
     }
 }
