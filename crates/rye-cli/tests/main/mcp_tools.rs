@@ -219,6 +219,29 @@ fn http_server_needs_an_allowed_address() {
 }
 
 #[test]
+fn named_variables_fill_arguments_and_address() {
+    let web = HttpServer::start("plain");
+    let port = web.port.to_string();
+    let user = user_with_server(&format!(
+        "version: \"1.0.0\"\ntool_type: mcp-server\nexecutor_id: null\ncategory: mcp/servers\nname: fake\n\
+         description: A fake\nsandbox: {{allowed_hosts: [\"127.0.0.1:{port}\"]}}\nconfig:\n  transport: http\n  \
+         url: \"http://127.0.0.1:${{FAKE_PORT}}/mcp\"\n"
+    ));
+    let arguments = json!({"a": 1, "b": 2});
+    let unset = connect(&user, "add", &arguments, &[]).error(9, "RYE0315");
+    assert!(text(&unset["error"]).contains("`FAKE_PORT`"), "{unset}");
+    assert!(text(&unset["hints"][0]).contains("export FAKE_PORT="), "{unset}");
+    let answer = expect_data(&connect(&user, "add", &arguments, &[("FAKE_PORT", &port)]));
+    assert_eq!(answer["structured"], json!({"sum": 3}));
+
+    let stdio = item("plain", "", "").replace("${FAKE_MODE:-plain}", "${FAKE_MODE}");
+    let user = user_with_server(&stdio);
+    connect(&user, "add", &arguments, &[]).error(9, "RYE0315");
+    let answer = expect_data(&connect(&user, "add", &arguments, &[("FAKE_MODE", "plain")]));
+    assert_eq!(answer["structured"], json!({"sum": 3}));
+}
+
+#[test]
 fn hanging_server_and_children_are_killed() {
     let mark = format!("hangs-{}", std::process::id());
     let item = format!(

@@ -121,9 +121,13 @@ impl<'a> McpServers<'a> {
         let mut finder = SandboxedFinder::new(engine, search);
         finder.network = call.access.network;
         let resolved = environment::resolve_with_config(&[contribution], &context, &inputs, &finder, config);
-        let (environment, config) = resolved.map_err(|error| {
+        let resolved = resolved.map_err(|error| {
             Error::new(Code::InvalidInvocation, format!("MCP server {id}: {error}")).for_item(&item)
         })?;
+        if let Some(first) = resolved.unset.first() {
+            return Err(unset_error(id, first, &resolved.unset).for_item(&item));
+        }
+        let environment::ResolvedConfig { environment, config, .. } = resolved;
         Ok(PreparedServer { item: admitted, config, environment, context })
     }
 
@@ -198,6 +202,15 @@ impl<'a> McpServers<'a> {
         found.sort_by(|left, right| left.id.cmp(&right.id));
         found
     }
+}
+
+/// A server whose command or address would have a hole in it is not started.
+fn unset_error(id: &ItemId, first: &str, unset: &BTreeSet<String>) -> Error {
+    let names = unset.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+    let message = format!("MCP server {id} needs variables of the environment that are not set: {names}");
+    Error::new(Code::InvalidInvocation, message)
+        .hint(format!("export {first}=…; or put it into the `.env` of the project"))
+        .hint(format!("if it may be empty, write ${{{first}:-}} in the server's item and sign it"))
 }
 
 fn is_server_item(fields: &Map<String, Value>) -> bool {

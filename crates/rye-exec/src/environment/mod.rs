@@ -170,10 +170,23 @@ pub fn resolve_with_config(
     inputs: &EnvironmentInputs<'_>,
     finder: &dyn ProgramFinder,
     config: &Value,
-) -> Result<(Environment, Value), EnvironmentError> {
+) -> Result<ResolvedConfig, EnvironmentError> {
     let build = build(contributions, context, inputs, finder)?;
     let filled = build.fill_value(config);
-    Ok((build.environment, filled))
+    let mut unset = BTreeSet::new();
+    build.collect_unset(config, &mut unset);
+    Ok(ResolvedConfig { environment: build.environment, config: filled, unset })
+}
+
+/// An environment, and a config that was filled from it.
+#[derive(Clone, Debug)]
+pub struct ResolvedConfig {
+    /// The environment.
+    pub environment: Environment,
+    /// The config, its references filled in.
+    pub config: Value,
+    /// Variables that the config names without a default and that are not set; those of its `env` may be missing.
+    pub unset: BTreeSet<String>,
 }
 
 /// The program to start for `command`, which works in `folder`: a program of the project is started only where it may
@@ -465,6 +478,21 @@ impl EnvironmentBuilder<'_> {
                 map.iter().map(|(name, entry)| (name.clone(), self.fill_value(entry))).collect()
             }
             Value::Null | Value::Bool(_) | Value::Number(_) => value.clone(),
+        }
+    }
+
+    fn collect_unset(&self, value: &Value, unset: &mut BTreeSet<String>) {
+        match value {
+            Value::String(text) => {
+                let missing = template::required_names(text).filter(|name| self.lookup(name).is_none());
+                unset.extend(missing.map(str::to_owned));
+            }
+            Value::Array(list) => list.iter().for_each(|entry| self.collect_unset(entry, unset)),
+            Value::Object(map) => {
+                let needed = map.iter().filter(|(name, _)| *name != "env");
+                needed.for_each(|(_, entry)| self.collect_unset(entry, unset));
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) => {}
         }
     }
 

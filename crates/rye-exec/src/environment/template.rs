@@ -42,6 +42,14 @@ fn fill_at(depth: usize, text: &str, variable: &Lookup<'_>, placeholder: &Lookup
     filled
 }
 
+/// The variables that a text names without a default.
+pub(crate) fn required_names(text: &str) -> impl Iterator<Item = &str> {
+    let starts = text.match_indices("${").map(|(start, _)| &text[start..]);
+    starts.filter_map(|rest| {
+        parse_reference(rest).filter(|(_, default, _)| default.is_none()).map(|(name, ..)| name)
+    })
+}
+
 /// The name, default and rest of the `${…}` that opens `text`.
 fn parse_reference(text: &str) -> Option<(&str, Option<&str>, &str)> {
     let inside = text.strip_prefix("${")?;
@@ -93,6 +101,12 @@ mod tests {
         };
         let placeholder = |name: &str| (name == "project_path").then(|| "/p${HOME}".to_owned());
         fill(text, &variable, &placeholder)
+    }
+
+    #[test]
+    fn variables_with_defaults_are_not_required() {
+        let names: Vec<&str> = required_names("${A}/${B:-x}${not a name}${C} $D").collect();
+        assert_eq!(names, ["A", "C"]);
     }
 
     #[test]

@@ -216,7 +216,7 @@ fn is_secret_name(name: &str) -> bool {
 }
 
 /// Whether a text looks like a token by itself.
-fn is_token(text: &str) -> bool {
+pub(super) fn is_token(text: &str) -> bool {
     let count = text.len();
     let is_plain = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
     if !is_plain {

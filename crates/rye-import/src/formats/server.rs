@@ -4,7 +4,7 @@ use lillux_hash::Digest;
 use rye_item::ItemType;
 use serde_json::{Map, Value, json};
 
-use super::credentials::{CredentialFilter, variable_name};
+use super::credentials::{CredentialFilter, is_token, variable_name};
 use super::parse_json;
 use crate::detect::SourceFormat;
 use crate::names::segment;
@@ -255,7 +255,7 @@ fn is_variable(text: &str) -> bool {
     })
 }
 
-/// Variables as they are written here: `${env:A}`, `${A:-b}` and `${input:a}` are `${A}`.
+/// Variables as they are written here: `${env:A}` and `${input:a}` are `${A}`. A default stays unless it looks like a secret.
 fn variables(text: &str, notes: &mut Vec<ImportNote>) -> String {
     let mut out = String::new();
     let mut rest = text;
@@ -282,10 +282,16 @@ fn variables(text: &str, notes: &mut Vec<ImportNote>) -> String {
         match name.as_str() {
             "workspaceFolder" | "workspaceRoot" | "CLAUDE_PROJECT_DIR" => out.push_str("{project_path}"),
             name => {
-                let default =
-                    default.map(|default| format!(" (it was `{default}` unless set)")).unwrap_or_default();
-                notes.push(ImportNote::new(NoteKind::AsksFor, format!("the variable {name}{default}")));
-                out.push_str(&format!("${{{name}}}"));
+                let is_kept = |default: &&str| !default.contains(['$', '{']) && !is_token(default);
+                let (written, noted) = match default {
+                    Some(default) if is_kept(&default) => {
+                        (format!(":-{default}"), format!(" (`{default}` unless set)"))
+                    }
+                    Some(_) => (String::new(), " (its default is not imported)".to_owned()),
+                    None => (String::new(), String::new()),
+                };
+                notes.push(ImportNote::new(NoteKind::AsksFor, format!("the variable {name}{noted}")));
+                out.push_str(&format!("${{{name}{written}}}"));
             }
         }
     }
