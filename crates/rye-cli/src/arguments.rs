@@ -8,6 +8,7 @@
 
 mod import;
 mod install;
+mod keys;
 mod lock;
 mod mcp;
 mod project_bundles;
@@ -28,6 +29,7 @@ use crate::global::GlobalArguments;
 
 pub use import::{ExportArguments, ImportArguments};
 pub use install::{ConflictArguments, InstallArguments, RollbackArguments, UninstallArguments};
+pub use keys::KeysCommand;
 pub use lock::LockCommand;
 pub use mcp::{InstallationCommand, McpArguments, McpCommand};
 pub use project_bundles::{
@@ -198,6 +200,7 @@ pub enum CliCommand {
     /// Explain an error code
     Explain {
         /// The code, such as RYE0402
+        #[arg(add = ArgValueCompleter::new(completion::error_codes))]
         code: String,
     },
     /// Print a completion script for a shell
@@ -206,6 +209,7 @@ pub enum CliCommand {
     )]
     Completions {
         /// bash, zsh, fish, elvish or powershell
+        #[arg(add = ArgValueCompleter::new(completion::shells))]
         shell: String,
     },
 }
@@ -214,10 +218,10 @@ pub enum CliCommand {
 #[derive(Clone, Debug, Args)]
 pub struct ItemArguments {
     /// directive, tool, knowledge or config; or type:id; or an id alone, if only one type has it
-    #[arg(value_name = "[TYPE] ID", add = ArgValueCompleter::new(completion::types))]
+    #[arg(value_name = "[TYPE] ID", add = ArgValueCompleter::new(completion::items))]
     pub first: String,
     /// The id, such as team/deploy, after a type
-    #[arg(value_name = "ID", add = ArgValueCompleter::new(completion::ids))]
+    #[arg(value_name = "ID", add = ArgValueCompleter::new(completion::items))]
     pub second: Option<String>,
 }
 
@@ -228,7 +232,7 @@ pub struct ItemArguments {
 )]
 pub struct ExecuteArguments {
     /// An item, then its parameters as KEY=VALUE; TYPE is tool (the default), directive or knowledge
-    #[arg(value_name = "[TYPE] ID [KEY=VALUE]", required = true, add = ArgValueCompleter::new(completion::ids))]
+    #[arg(value_name = "[TYPE] ID [KEY=VALUE]", required = true, add = ArgValueCompleter::new(completion::executable_words))]
     pub words: Vec<String>,
     /// Parameters as a JSON object; @FILE reads a file, - reads standard input
     #[arg(long, value_name = "JSON")]
@@ -259,85 +263,6 @@ pub struct TrustArguments {
     /// Do not prompt; new or changed programs of the project are still shown
     #[arg(short, long)]
     pub yes: bool,
-}
-
-/// `rye keys`
-#[derive(Debug, Subcommand)]
-#[command(defer = true)]
-pub enum KeysCommand {
-    /// Generate a signing key
-    Generate {
-        /// The owner's name [default: $USER]
-        #[arg(long)]
-        owner: Option<String>,
-    },
-    /// List the keys you trust
-    List,
-    /// Show a key [default: your own]
-    Show {
-        /// Its fingerprint
-        fingerprint: Option<String>,
-    },
-    /// Trust the key in a file: a PEM public key or an identity document
-    Trust {
-        /// The file
-        #[arg(value_hint = ValueHint::FilePath)]
-        file: PathBuf,
-        /// Trust it everywhere (user) or only in this project (project) [default: user, or project for a file in its .ai]
-        #[arg(long)]
-        space: Option<WritableSpace>,
-        /// The owner's name
-        #[arg(long)]
-        owner: Option<String>,
-        /// Also trust keys whose identity documents it has signed, in projects that contain those documents
-        #[arg(long)]
-        may_introduce: bool,
-    },
-    /// Revoke a key: nothing it signed is trusted any more
-    Revoke {
-        /// Its fingerprint
-        #[arg(value_name = "FP")]
-        fingerprint: String,
-        /// The reason, recorded with it
-        #[arg(long, default_value = "revoked by its user")]
-        reason: String,
-    },
-    /// Replace your key by a new one: signs your items again, and tells colleagues by a hand-over that both keys sign
-    Rotate {
-        /// Make no new key: finish an earlier rotation in this project
-        #[arg(long = "continue")]
-        resume: bool,
-    },
-    /// Encrypt your private key with a passphrase
-    #[command(
-        after_help = "The passphrase is asked for at the terminal, or read from the first line of the file that RYE_KEY_PASSPHRASE_FILE names."
-    )]
-    Encrypt,
-    /// Store your private key without a passphrase again
-    Decrypt,
-    /// Write your identity into the project, so that others can trust what you sign there
-    Publish {
-        /// The name to show to others [default: the one in your own document]
-        #[arg(long)]
-        owner: Option<String>,
-    },
-    /// Print an identity document to give to others [default: your own]
-    Export {
-        /// Its fingerprint
-        fingerprint: Option<String>,
-        /// Write to this file instead of standard output
-        #[arg(short, long, value_hint = ValueHint::FilePath)]
-        output: Option<PathBuf>,
-    },
-    /// Import a PEM private key as your own
-    Import {
-        /// The file
-        #[arg(value_hint = ValueHint::FilePath)]
-        file: PathBuf,
-        /// The owner's name [default: $USER]
-        #[arg(long)]
-        owner: Option<String>,
-    },
 }
 
 // `rye search`
@@ -387,10 +312,10 @@ pub struct LoadArguments {
 #[derive(Debug, Args)]
 pub struct FetchArguments {
     /// directive, tool or knowledge; or type:id; or an id alone
-    #[arg(value_name = "TYPE", add = ArgValueCompleter::new(completion::types))]
+    #[arg(value_name = "TYPE", add = ArgValueCompleter::new(completion::items))]
     pub first: Option<String>,
     /// The id
-    #[arg(value_name = "ID", add = ArgValueCompleter::new(completion::ids))]
+    #[arg(value_name = "ID", add = ArgValueCompleter::new(completion::items))]
     pub second: Option<String>,
     /// Words to search for
     #[arg(long, conflicts_with = "second")]
@@ -416,7 +341,7 @@ pub struct FetchArguments {
 )]
 pub struct SignArguments {
     /// ID or glob, with or without its TYPE before it; or type:id; or paths
-    #[arg(required = true, value_name = "[TYPE] ID|GLOB or PATH", add = ArgValueCompleter::new(completion::types_or_paths))]
+    #[arg(required = true, value_name = "[TYPE] ID|GLOB or PATH", add = ArgValueCompleter::new(completion::items))]
     pub what: Vec<String>,
     /// Sign in this space [default: project, else user]
     #[arg(long, alias = "source")]
@@ -436,7 +361,7 @@ pub struct SignArguments {
 #[derive(Debug, Args)]
 pub struct VerifyArguments {
     /// ID, with or without its TYPE before it; or type:id; or paths [default: everything in project and user space]
-    #[arg(value_name = "[TYPE] ID or PATH", add = ArgValueCompleter::new(completion::types_or_paths))]
+    #[arg(value_name = "[TYPE] ID or PATH", add = ArgValueCompleter::new(completion::items))]
     pub what: Vec<String>,
     /// Verify DIR's .ai as a bundle, against the keys it ships
     #[arg(long, value_name = "DIR", conflicts_with = "what", value_hint = ValueHint::DirPath)]
@@ -460,7 +385,7 @@ pub enum BundleCommand {
     /// Verify that a bundle is what its maker signed
     Verify {
         /// A folder with .ai, an archive, a bundle id, or oci://… for a registry
-        #[arg(value_name = "PATH|ID", value_hint = ValueHint::AnyPath)]
+        #[arg(value_name = "PATH|ID", value_hint = ValueHint::AnyPath, add = ArgValueCompleter::new(completion::bundles))]
         bundle: String,
         /// Use HTTP without TLS for a registry on another machine
         #[arg(long)]
@@ -469,7 +394,7 @@ pub enum BundleCommand {
     /// Show a bundle's content, signer and requested permissions
     Inspect {
         /// A folder with .ai, a bundle id, or oci://… to read its signed manifest
-        #[arg(value_name = "PATH|ID", value_hint = ValueHint::DirPath)]
+        #[arg(value_name = "PATH|ID", value_hint = ValueHint::DirPath, add = ArgValueCompleter::new(completion::bundles))]
         bundle: String,
         /// Use HTTP without TLS for a registry on another machine
         #[arg(long)]
@@ -480,7 +405,7 @@ pub enum BundleCommand {
     /// Write a bundle's SBOM (CycloneDX 1.6, JSON)
     Sbom {
         /// A folder with .ai, an archive, a bundle id, or oci://… for a registry
-        #[arg(value_name = "PATH|ID", value_hint = ValueHint::AnyPath)]
+        #[arg(value_name = "PATH|ID", value_hint = ValueHint::AnyPath, add = ArgValueCompleter::new(completion::bundles))]
         bundle: String,
         /// Use HTTP without TLS for a registry on another machine
         #[arg(long)]
@@ -493,7 +418,7 @@ pub enum BundleCommand {
     #[command(after_help = "rye bundle push ./team-tools-1.0.0 oci://ghcr.io/team/tools:1.0.0")]
     Push {
         /// A folder with .ai, an archive, or the id of a configured bundle
-        #[arg(value_name = "PATH|ID", value_hint = ValueHint::AnyPath)]
+        #[arg(value_name = "PATH|ID", value_hint = ValueHint::AnyPath, add = ArgValueCompleter::new(completion::bundles))]
         bundle: String,
         /// Destination: oci://host[:port]/repository[:tag]
         #[arg(value_name = "REF")]
@@ -518,6 +443,7 @@ pub enum BundleCommand {
     /// Trust the signer of a bundle, for that bundle only
     Trust {
         /// The bundle's id
+        #[arg(add = ArgValueCompleter::new(completion::bundles))]
         id: String,
         /// The key to trust, if the bundle ships several
         #[arg(long, value_name = "FP")]
@@ -529,6 +455,7 @@ pub enum BundleCommand {
     /// Turn on a built-in bundle
     Enable {
         /// The bundle's id
+        #[arg(add = ArgValueCompleter::new(completion::bundles))]
         id: String,
     },
     /// Show which bundles of the project have newer versions
@@ -540,6 +467,7 @@ pub enum BundleCommand {
     /// Turn off a built-in bundle
     Disable {
         /// The bundle's id
+        #[arg(add = ArgValueCompleter::new(completion::bundles))]
         id: String,
     },
 }
@@ -576,6 +504,7 @@ pub struct CreateArguments {
 #[derive(Debug, Args)]
 pub struct RunBundleArguments {
     /// The bundle's id
+    #[arg(add = ArgValueCompleter::new(completion::bundles))]
     pub id: String,
     /// Parameters as KEY=VALUE
     #[arg(value_name = "KEY=VALUE")]

@@ -1,5 +1,8 @@
 //! Completion with live ids: the shell asks `rye` itself.
 
+mod names;
+mod typed_line;
+
 use std::ffi::OsStr;
 
 use clap::Parser as _;
@@ -7,12 +10,16 @@ use clap_complete::engine::CompletionCandidate;
 use rye_agent::limits::LIMIT_NAMES;
 use rye_agent::status::ThreadStatus;
 use rye_agent::store::ThreadFilter;
+use rye_engine::verbs::complete::{self, NamedChoice};
 use rye_engine::verbs::{search, sync};
 use rye_item::ItemType;
 
 use crate::commands::ThreadIndex;
 use crate::global::GlobalArguments;
 use crate::settings::Settings;
+use typed_line::TypedLine;
+
+pub use names::{bundles, clients, error_codes, keys, languages, schedules, setting_names, shells};
 
 /// Threads that are offered.
 const MAX_THREADS: u64 = 50;
@@ -21,6 +28,59 @@ const MAX_THREADS: u64 = 50;
 struct GlobalOnly {
     #[command(flatten)]
     global: GlobalArguments,
+}
+
+/// An item of any type: a type or an id; after a type, its ids.
+pub fn items(current: &OsStr) -> Vec<CompletionCandidate> {
+    match TypedLine::read().item_type() {
+        Some(item_type) => complete_ids(Some(item_type), current),
+        None => types(current).into_iter().chain(ids(current)).collect(),
+    }
+}
+
+/// What `rye execute` takes: a tool, or a type and an id; then the parameters.
+pub fn executable_words(current: &OsStr) -> Vec<CompletionCandidate> {
+    let line = TypedLine::read();
+    match (line.item_type(), line.item()) {
+        (Some(item_type), None) => complete_ids(Some(item_type), current),
+        (None, None) => tools(current).into_iter().chain(types(current)).collect(),
+        (_, Some((item_type, id))) => complete_parameters(item_type.or(Some(ItemType::Tool)), &id, current),
+    }
+}
+
+/// The inputs of the directive that was typed.
+pub fn inputs(current: &OsStr) -> Vec<CompletionCandidate> {
+    match TypedLine::read().item() {
+        Some((_, id)) => complete_parameters(Some(ItemType::Directive), &id, current),
+        None => Vec::new(),
+    }
+}
+
+/// `NAME=` for each parameter of an item.
+fn complete_parameters(item_type: Option<ItemType>, id: &str, current: &OsStr) -> Vec<CompletionCandidate> {
+    let Some(engine) = read_settings().and_then(|settings| settings.engine().ok()) else {
+        return Vec::new();
+    };
+    let item = match item_type {
+        Some(item_type) => rye_item::ItemRef::parse(Some(item_type.as_str()), id).ok(),
+        None => complete::item_of_id(&engine, id),
+    };
+    let choices = item.map(|item| complete::parameters(&engine, &item)).unwrap_or_default();
+    let choices =
+        choices.into_iter().map(|choice| NamedChoice { name: format!("{}=", choice.name), ..choice });
+    named_candidates(choices, current)
+}
+
+/// Choices that begin as the word does, with what they are as help.
+fn named_candidates(choices: impl Iterator<Item = NamedChoice>, current: &OsStr) -> Vec<CompletionCandidate> {
+    let start = current.to_str().unwrap_or_default();
+    let fitting = choices.filter(|choice| choice.name.starts_with(start));
+    fitting
+        .map(|choice| {
+            let help = (!choice.about.is_empty()).then(|| choice.about.clone().into());
+            CompletionCandidate::new(choice.name).help(help)
+        })
+        .collect()
 }
 
 /// Item types.
@@ -107,9 +167,4 @@ pub fn limits(current: &OsStr) -> Vec<CompletionCandidate> {
 fn complete_words<'a>(words: impl Iterator<Item = &'a str>, current: &OsStr) -> Vec<CompletionCandidate> {
     let start = current.to_str().unwrap_or_default();
     words.filter(|word| word.starts_with(start)).map(CompletionCandidate::new).collect()
-}
-
-/// Types first, then ids; the shell adds paths itself.
-pub fn types_or_paths(current: &OsStr) -> Vec<CompletionCandidate> {
-    types(current).into_iter().chain(ids(current)).collect()
 }

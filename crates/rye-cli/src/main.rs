@@ -9,11 +9,11 @@ mod global;
 mod live;
 mod output;
 mod settings;
+mod usage;
 
 use std::io::{self, Write as _};
 
 use clap::{CommandFactory, FromArgMatches};
-use rye_engine::{Code, Error};
 
 use crate::arguments::Arguments;
 use crate::commands::CommandError;
@@ -74,93 +74,9 @@ fn survive_file_size_limit() {
 fn parse() -> Result<Arguments, u8> {
     let matches = match Arguments::command().try_get_matches() {
         Ok(matches) => matches,
-        Err(error) => return Err(print_usage_error(&error)),
+        Err(error) => return Err(usage::print_usage_error(&error)),
     };
-    Arguments::from_arg_matches(&matches).map_err(|error| print_usage_error(&error))
-}
-
-/// What newcomers type for commands that have another name here.
-const OTHER_NAMES: &[(&str, &str)] = &[
-    ("call", "rye execute ID"),
-    ("cat", "rye load ID"),
-    ("check", "rye verify, or rye doctor for your setup"),
-    ("create", "rye new TYPE ID"),
-    ("dashboard", "rye ui"),
-    ("edit", "edit the file below .ai, then rye sign ID"),
-    ("find", "rye search WORDS"),
-    ("get", "rye load ID, or rye config get KEY"),
-    ("help", "rye --help, or rye COMMAND --help"),
-    ("info", "rye why ID"),
-    ("logs", "rye thread tail THREAD"),
-    ("ls", "rye list"),
-    ("make", "rye new TYPE ID"),
-    ("monitor", "rye top"),
-    ("ps", "rye thread list"),
-    ("resume", "rye thread resume THREAD"),
-    ("serve", "rye mcp"),
-    ("server", "rye mcp"),
-    ("set", "rye config set KEY VALUE"),
-    ("show", "rye load ID, or rye thread show"),
-    ("start", "rye run DIRECTIVE"),
-    ("status", "rye thread list, or rye doctor"),
-    ("stop", "rye thread cancel THREAD"),
-    ("threads", "rye thread list"),
-    ("validate", "rye verify"),
-    ("version", "rye --version"),
-    ("web", "rye ui"),
-];
-
-/// The command that was likely meant, as far as it is known.
-fn usage_hint(error: &clap::Error) -> Option<String> {
-    use clap::error::{ContextKind, ContextValue};
-    let text = |kind: ContextKind| match error.get(kind) {
-        Some(ContextValue::String(word)) => Some(word.as_str()),
-        Some(ContextValue::Strings(words)) => words.first().map(String::as_str),
-        _ => None,
-    };
-    let word = text(ContextKind::InvalidSubcommand)?;
-    // Below another command the word means something else.
-    let is_first =
-        std::env::args().skip(1).find(|argument| !argument.starts_with('-')).as_deref() == Some(word);
-    let known = OTHER_NAMES.iter().find(|(other, _)| is_first && *other == word);
-    known.map(|(_, command)| (*command).to_owned())
-}
-
-/// Help and versions are results; anything else is wrong usage, told in JSON if JSON was asked for.
-fn print_usage_error(error: &clap::Error) -> u8 {
-    use clap::error::ErrorKind;
-    let is_help = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
-    let wants_json = std::env::args_os().any(|argument| argument == "--json");
-    if is_help || !wants_json {
-        // A broken pipe while printing help is not an error.
-        let _ = error.print();
-        if let Some(hint) = usage_hint(error) {
-            let global = global::GlobalArguments { json: false, ..global_defaults() };
-            Output::new(&global, None, false).note(format_args!("hint: {hint}"));
-        }
-        return if is_help { 0 } else { 2 };
-    }
-    let text = error.to_string();
-    // The first paragraph says what is wrong, the rest how it is used.
-    let message = text.lines().take_while(|line| !line.trim().is_empty()).collect::<Vec<_>>().join(" ");
-    let message = rye_item::text::one_line(message.trim_start_matches("error: "));
-    let hint = usage_hint(error).unwrap_or_else(|| "rye --help".to_owned());
-    let failure = Error::new(Code::InvalidArgument, message).hint(hint);
-    let global = global_defaults();
-    let _ = Output::new(&global, None, false).print_error(&failure, None);
-    2
-}
-
-/// The options of a command that could not be read.
-fn global_defaults() -> global::GlobalArguments {
-    global::GlobalArguments {
-        project: None,
-        user_space: None,
-        json: true,
-        verbose: false,
-        quiet: false,
-        color: None,
-    }
+    Arguments::from_arg_matches(&matches).map_err(|error| usage::print_usage_error(&error))
 }
 
 #[cfg(test)]

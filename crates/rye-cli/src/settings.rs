@@ -2,7 +2,7 @@
 #![expect(clippy::disallowed_methods, reason = "this is the single entry point for them")]
 
 use std::ffi::OsString;
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write as _};
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
@@ -226,7 +226,8 @@ pub fn open_in_browser(url: &str) -> std::io::Result<()> {
     Ok(())
 }
 
-fn env_var(name: &str) -> Option<OsString> {
+/// A variable of the environment that is not empty.
+pub fn env_var(name: &str) -> Option<OsString> {
     env::var_os(name).filter(|value| !value.is_empty())
 }
 
@@ -344,7 +345,18 @@ pub fn has_program(name: &str) -> bool {
 /// Lets the terminal's interrupt and a polite end stop the run instead of the process.
 pub fn cancel_on_signals(cancel: &lillux::CancelToken) {
     let cancel = cancel.clone();
-    on_termination_signals(move || cancel.cancel());
+    on_termination_signals(move || {
+        end_interrupted_line();
+        cancel.cancel();
+    });
+}
+
+/// Begins a new line after the `^C` that a terminal shows.
+pub fn end_interrupted_line() {
+    if std::io::stderr().is_terminal() {
+        // A terminal that is gone needs no new line.
+        let _ = std::io::stderr().write_all(b"\n");
+    }
 }
 
 /// The signals this process ignores, a bit each; none where the system does not say.

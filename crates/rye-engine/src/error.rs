@@ -519,7 +519,11 @@ impl From<lillux::lockfile::LockfileError> for Error {
 
 impl From<rye_item::InvalidId> for Error {
     fn from(error: rye_item::InvalidId) -> Self {
-        Self::new(Code::InvalidId, error.to_string()).hint(error.hint())
+        let failure = Self::new(Code::InvalidId, error.to_string());
+        match error.id_of_path() {
+            Some(id) => failure.hint(format!("did you mean `{id}`?")).hint(error.hint()),
+            None => failure.hint(error.hint()),
+        }
     }
 }
 

@@ -30,6 +30,17 @@ impl InvalidId {
             "an id is a path below the type's folder without extension, such as `team/deploy`"
         }
     }
+
+    /// The id of the item whose path was given: `.ai/tools/team/deploy.py` is `team/deploy`.
+    #[must_use]
+    pub fn id_of_path(&self) -> Option<ItemId> {
+        let (before, below) = self.id.rsplit_once(".ai/")?;
+        let is_root = before.is_empty() || before.ends_with('/');
+        let (folder, path) = below.split_once('/').filter(|_| is_root && !self.is_bundle)?;
+        ItemType::ALL.into_iter().find(|item_type| item_type.folder() == folder)?;
+        let (stem, extension) = path.rsplit_once('.')?;
+        (!extension.contains('/')).then(|| ItemId::new(stem).ok()).flatten()
+    }
 }
 
 fn shorten(id: &str) -> String {
@@ -270,6 +281,18 @@ mod tests {
         }
         assert!(ItemId::new("x".repeat(129)).is_err());
         assert!(ItemId::new(format!("{}a", "abc/".repeat(128))).is_err());
+    }
+
+    #[test]
+    fn paths_of_items_name_their_ids() {
+        let id = |text: &str| ItemId::new(text).err().and_then(|error| error.id_of_path()).map(|id| id.0);
+        assert_eq!(id(".ai/tools/team/deploy.py").as_deref(), Some("team/deploy"));
+        assert_eq!(id("./shop/.ai/directives/a.md").as_deref(), Some("a"));
+        for other in
+            [".ai/config/../a.py", ".ai/nothing/a.py", "x.ai/tools/a b.py", ".ai/tools/a", ".ai/tools/.a.py"]
+        {
+            assert_eq!(id(other), None, "{other}");
+        }
     }
 
     #[test]

@@ -1,8 +1,10 @@
 //! Arguments of `rye install`, `rye uninstall` and `rye bundle rollback`.
 
 use clap::{Args, ValueHint};
+use clap_complete::engine::ArgValueCompleter;
 
 use super::WritableSpace;
+use crate::completion;
 
 // What happens to files that were changed locally.
 #[derive(Clone, Copy, Debug, Args)]
@@ -54,6 +56,7 @@ pub struct InstallArguments {
 #[derive(Debug, Args)]
 pub struct UninstallArguments {
     /// The bundle's id
+    #[arg(add = ArgValueCompleter::new(completion::bundles))]
     pub id: String,
     /// Remove it from this space [default: where it is installed]
     #[arg(long)]
@@ -70,6 +73,7 @@ pub struct UninstallArguments {
 #[derive(Debug, Args)]
 pub struct RollbackArguments {
     /// The bundle's id
+    #[arg(add = ArgValueCompleter::new(completion::bundles))]
     pub id: String,
     /// Roll back in this space [default: where it is installed]
     #[arg(long)]

@@ -1,6 +1,9 @@
 //! `rye mcp` and `rye self`.
 
 use clap::{Args, Subcommand};
+use clap_complete::engine::ArgValueCompleter;
+
+use crate::completion;
 
 // `rye mcp`
 #[derive(Debug, Args)]
@@ -13,7 +16,7 @@ pub struct McpArguments {
     #[command(subcommand)]
     pub command: Option<McpCommand>,
     /// Show clients these tools by their own names: an id or a pattern such as 'team/*'; can be repeated
-    #[arg(long, value_name = "PATTERN")]
+    #[arg(long, value_name = "PATTERN", add = ArgValueCompleter::new(completion::tools))]
     pub expose: Vec<String>,
     /// Serve over HTTP on this address, such as 127.0.0.1:7433, or a port alone
     #[arg(long, value_name = "ADDR")]
@@ -33,6 +36,7 @@ pub enum McpCommand {
     /// Register rye with an MCP client: changes its configuration, shows the difference, keeps a backup
     Install {
         /// claude-code, claude-desktop, codex, cursor, vscode, opencode, gemini, goose or zed [default: the one found here]
+        #[arg(add = ArgValueCompleter::new(completion::clients))]
         client: Option<String>,
         /// Print the configuration instead of changing it
         #[arg(long)]
@@ -41,6 +45,7 @@ pub enum McpCommand {
     /// Remove rye from an MCP client's configuration
     Uninstall {
         /// The client
+        #[arg(add = ArgValueCompleter::new(completion::clients))]
         client: String,
     },
     /// Show the MCP clients found here, and whether rye is registered with them

@@ -22,25 +22,25 @@ pub enum ScheduleCommand {
     /// Remove a schedule; its threads are kept
     Remove {
         /// The schedule's name
-        #[arg(value_name = "NAME")]
+        #[arg(value_name = "NAME", add = ArgValueCompleter::new(completion::schedules))]
         name: String,
     },
     /// Start a schedule's directive now
     Run {
         /// The schedule's name
-        #[arg(value_name = "NAME")]
+        #[arg(value_name = "NAME", add = ArgValueCompleter::new(completion::schedules))]
         name: String,
     },
     /// Start nothing until `resume`
     Pause {
         /// The schedule's name
-        #[arg(value_name = "NAME")]
+        #[arg(value_name = "NAME", add = ArgValueCompleter::new(completion::schedules))]
         name: String,
     },
     /// Undo `pause`; times in between are not made up for
     Resume {
         /// The schedule's name
-        #[arg(value_name = "NAME")]
+        #[arg(value_name = "NAME", add = ArgValueCompleter::new(completion::schedules))]
         name: String,
     },
     /// Start what is due now, and end

@@ -32,7 +32,7 @@ pub struct NewArguments {
     #[arg(value_name = "ID")]
     pub id: String,
     /// The language of a tool: python, js, ts or bash [default: the first whose program is there]
-    #[arg(long, value_name = "LANG")]
+    #[arg(long, value_name = "LANG", add = ArgValueCompleter::new(completion::languages))]
     pub lang: Option<String>,
     /// Make it in this space
     #[arg(long, default_value = "project")]
@@ -46,7 +46,7 @@ pub struct NewArguments {
 )]
 pub struct ListItemsArguments {
     /// directive, tool, knowledge or config; and a pattern of ids, or a part of one
-    #[arg(value_name = "[TYPE] [PATTERN]", num_args = 0..=2, add = ArgValueCompleter::new(completion::types))]
+    #[arg(value_name = "[TYPE] [PATTERN]", num_args = 0..=2, add = ArgValueCompleter::new(completion::items))]
     pub words: Vec<String>,
     /// Only this space, or all of them [default: project and user]
     #[arg(long)]
@@ -89,7 +89,7 @@ pub enum ConfigCommand {
     #[command(after_help = "rye config get search.limit\nrye config get agent/agent:provider.default")]
     Get {
         /// The setting, such as search.limit
-        #[arg(value_name = "KEY")]
+        #[arg(value_name = "KEY", add = ArgValueCompleter::new(completion::setting_names))]
         key: String,
     },
     /// Set a setting and sign its file; comments stay
@@ -98,7 +98,7 @@ pub enum ConfigCommand {
     )]
     Set {
         /// The setting, such as search.limit
-        #[arg(value_name = "KEY")]
+        #[arg(value_name = "KEY", add = ArgValueCompleter::new(completion::setting_names))]
         key: String,
         /// Its value; a list as JSON, or separated by commas
         #[arg(value_name = "VALUE", allow_hyphen_values = true)]

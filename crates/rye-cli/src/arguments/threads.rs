@@ -15,7 +15,7 @@ pub struct RunArguments {
     #[arg(value_name = "DIRECTIVE", add = ArgValueCompleter::new(completion::directives))]
     pub directive: String,
     /// Inputs of the directive
-    #[arg(value_name = "KEY=VALUE")]
+    #[arg(value_name = "KEY=VALUE", add = ArgValueCompleter::new(completion::inputs))]
     pub inputs: Vec<String>,
     /// Inputs as a JSON object; @FILE reads a file, - reads standard input
     #[arg(long, value_name = "JSON")]

@@ -132,14 +132,14 @@ pub(super) fn parse_parameters(argument: &str) -> Result<Map<String, Value>, Err
 }
 
 /// A failure, with what the tool printed shown to a person.
-pub(super) fn report_error(output: &Output, error: Error) -> CommandError {
+pub(super) fn report_error(output: &Output, mut error: Error) -> CommandError {
     if !output.is_json {
         print_details(output, &error.details);
+        let logs = logged_text(&error.details);
+        let data = error.details.get("data").filter(|data| !data.is_null());
         // A failing tool may have said a lot before it failed.
-        if let Some(data) =
-            error.details.get("data").filter(|data| !data.is_null() && !is_repeated(data, &error))
-            && let Ok(pretty) = serde_json::to_string_pretty(data)
-        {
+        let data = data.filter(|data| !is_repeated(data, &error.message, &logs));
+        if let Some(pretty) = data.and_then(|data| serde_json::to_string_pretty(data).ok()) {
             let cut = pretty.floor_char_boundary(MAX_PRINTED_BYTES);
             output.note(rye_item::text::strip_controls(&pretty[..cut]));
             if cut < pretty.len() {
@@ -147,16 +147,33 @@ pub(super) fn report_error(output: &Output, error: Error) -> CommandError {
                 output.note(paint(WARNING, format_args!("… and {rest} bytes more: --json has all of it")));
             }
         }
+        // What it printed stands above.
+        if let Some(at) = error.hints.iter().position(|hint| hint == execute::OUTPUT_HINT) {
+            error.hints.remove(at);
+            if error.hints.is_empty() {
+                error.hints.push("see every step: --trace".to_owned());
+            }
+        }
     }
     error.into()
 }
 
-/// Whether a result says no more than the error that is shown anyway.
-fn is_repeated(data: &Value, error: &Error) -> bool {
+/// What a program printed, on both channels.
+fn logged_text(facts: &Map<String, Value>) -> String {
+    let logs = facts.get("logs");
+    let channel =
+        |name: &str| logs.and_then(|logs| logs.get(name)).and_then(Value::as_str).unwrap_or_default();
+    format!("{}\n{}", channel("stdout"), channel("stderr"))
+}
+
+/// Whether a result says no more than the error and the output that are shown anyway.
+fn is_repeated(data: &Value, message: &str, logs: &str) -> bool {
     let Some(fields) = data.as_object() else { return false };
-    fields.iter().all(|(key, value)| match key.as_str() {
-        "success" => value == &Value::Bool(false),
-        "error" => value.as_str() == Some(error.message.as_str()),
+    fields.iter().all(|(key, value)| match (key.as_str(), value) {
+        ("success" | "truncated", Value::Bool(false)) => true,
+        ("error", Value::String(text)) => text == message,
+        ("stdout" | "stderr", Value::String(text)) => logs.contains(text.trim()),
+        ("exit_code" | "return_code", Value::Number(_)) => true,
         _ => false,
     })
 }
@@ -164,6 +181,9 @@ fn is_repeated(data: &Value, error: &Error) -> bool {
 /// The result of a run, for people.
 pub(super) fn print_result(output: &Output, answer: &ExecuteResponse) -> CommandResult {
     print_details(output, &answer.extra);
+    if output.is_verbose() {
+        print_run(output, &answer.extra);
+    }
     if let Some(message) = answer.extra.get("message").and_then(Value::as_str) {
         output.note(paint(SUCCESS, message));
         return Ok(());
@@ -180,6 +200,26 @@ pub(super) fn print_result(output: &Output, answer: &ExecuteResponse) -> Command
         }
     }
     Ok(())
+}
+
+/// For `--verbose`: where each element came from, what confined the run, and how long it took.
+fn print_run(output: &Output, facts: &Map<String, Value>) {
+    let text = |value: &Value| rye_item::text::one_line(value.as_str().unwrap_or_default());
+    let rows = |value: Option<&Value>| value.and_then(Value::as_array).cloned().unwrap_or_default();
+    for element in rows(facts.get("chain")) {
+        let digest: String = text(&element["integrity"]).chars().take(12).collect();
+        let place = format!("{} · {digest}", text(&element["space"]));
+        output.detail(format_args!("{} {}", paint(NAME, text(&element["item_id"])), paint(DIM, place)));
+    }
+    let rules = rows(facts.get("sandbox").and_then(|sandbox| sandbox.get("rows")));
+    if !rules.is_empty() {
+        let enforced = rules.iter().filter(|rule| rule["is_enforced"] == Value::Bool(true)).count();
+        let level = text(&facts["sandbox"]["level"]);
+        output.detail(format_args!("sandbox {level}: {enforced} of {} rules enforced", rules.len()));
+    }
+    if let Some(milliseconds) = facts.get("duration_ms").and_then(Value::as_f64) {
+        output.detail(format_args!("took {milliseconds:.0} ms; every step: --trace"));
+    }
 }
 
 /// What stands beside a result, on stderr: the trace, warnings, and what the tool printed.

@@ -6,7 +6,7 @@ use rye_engine::verbs::search::{self, SearchResponse, parse_scope};
 use rye_engine::verbs::why;
 use rye_engine::{Code, Error};
 use rye_item::space::SpaceTier;
-use rye_item::text::quote_name;
+use rye_item::text::{counted, quote_name};
 use rye_item::{ItemRef, ItemType};
 
 use super::{CommandContext, CommandResult, find_item};
@@ -75,8 +75,9 @@ fn print_search(context: &CommandContext, response: &SearchResponse) -> CommandR
     let output = &context.output;
     if response.results.is_empty() {
         output.note("nothing found");
-        if !response.suggestions.is_empty() {
-            output.note(format_args!("did you mean: {}", response.suggestions.join(", ")));
+        match response.suggestions.as_slice() {
+            [] => output.note("all items are listed by: rye list --space all"),
+            words => output.note(format_args!("did you mean: {}", words.join(", "))),
         }
         return Ok(());
     }
@@ -113,6 +114,14 @@ fn print_search(context: &CommandContext, response: &SearchResponse) -> CommandR
     }
     output.print(table.trim_fmt())?;
     let printed = response.results.len();
+    output.detail(format_args!("{} in {:.1} ms", counted(response.total, "result"), response.took_ms));
+    for row in &response.results {
+        output.detail(format_args!(
+            "{} {}",
+            paint(NAME, &row.item_id),
+            paint(DIM, format_args!("score {:.2}", row.score))
+        ));
+    }
     if response.total > printed {
         output.note(format_args!("{printed} of {} shown; use --limit or --all to show more", response.total));
     }

@@ -36,7 +36,14 @@ pub fn list(context: &CommandContext, arguments: &ListItemsArguments) -> Command
             (Some(item_type), None) => format!("no {item_type} yet"),
             (None, None) => "no items yet".to_owned(),
         };
-        context.output.note(rye_item::text::one_line(&what));
+        let next = match &options.pattern {
+            Some(pattern) => {
+                let words = pattern.replace(['*', '?', '/'], " ");
+                format!("; ask in plain words: rye search {}", rye_item::text::shell_word(words.trim()))
+            }
+            None => String::new(),
+        };
+        context.output.note(rye_item::text::one_line(&format!("{what}{next}")));
     } else {
         let mut table =
             context.output.table(&["", "type", "id", "version", "space", "signed", "description"]);

@@ -27,7 +27,8 @@ pub fn run(context: &CommandContext, command: &LockCommand) -> CommandResult {
         }
         LockCommand::Show { id } => {
             let item = find_tool(context, id)?;
-            show_lockfiles(context, &item, &lock::show(engine, &item, &resolve)?)
+            let shown = lock::show(engine, &item, &resolve);
+            show_lockfiles(context, &item, &shown.map_err(|error| hint_meant(context, &item, error))?)
         }
         LockCommand::Verify { id } => {
             let item = (!id.is_empty()).then(|| find_tool(context, id)).transpose()?;
@@ -52,7 +53,8 @@ pub fn run(context: &CommandContext, command: &LockCommand) -> CommandResult {
         LockCommand::Remove { id, scope } => {
             let item = find_tool(context, id)?;
             let scope = scope.map(WritableSpace::tier);
-            show_removal(context, &item, &lock::remove(engine, &item, scope, &resolve)?)
+            let removed = lock::remove(engine, &item, scope, &resolve);
+            show_removal(context, &item, &removed.map_err(|error| hint_meant(context, &item, error))?)
         }
         LockCommand::Prune => show_prune(context, &lock::prune(engine, &resolve)?),
     }
@@ -79,6 +81,16 @@ fn find_tool(context: &CommandContext, words: &[String]) -> Result<ItemRef, Erro
             Err(Error::new(Code::InvalidArgument, message).hint("tools are listed by: rye list tool"))
         }
     }
+}
+
+/// The failure to find a lockfile; if there is no such tool either, with the tool that was likely meant.
+fn hint_meant(context: &CommandContext, item: &ItemRef, mut error: Error) -> Error {
+    let candidates = context.engine.workspace.spaces.candidate_paths(item);
+    if !candidates.iter().any(|candidate| candidate.is_found) {
+        error.hints = context.engine.missing_item(item).hints;
+        error.hints.push("what is pinned: rye lock list".to_owned());
+    }
+    error
 }
 
 /// The programs of the project that the tools run on, once the user has seen what is new.

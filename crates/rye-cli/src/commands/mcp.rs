@@ -37,7 +37,10 @@ pub fn run(global: &GlobalArguments, arguments: &McpArguments) -> CommandResult 
     let stop = ShutdownHandle::new();
     settings::on_termination_signals({
         let stop = stop.clone();
-        move || stop.shutdown()
+        move || {
+            settings::end_interrupted_line();
+            stop.shutdown();
+        }
     });
     match &arguments.http {
         None => {

@@ -25,7 +25,7 @@ enum Target {
 }
 
 /// `TYPE ID`, `type:id`, paths, or `ID`. A word that is a type is a type, not a path; one that is a path is not an id.
-fn parse_target(words: &[String]) -> Result<Target, Error> {
+fn parse_target(context: &CommandContext, words: &[String]) -> Result<Target, Error> {
     match words {
         [item_type, id] if item_type.parse::<ItemType>().is_ok() => {
             let item_type = item_type.parse()?;
@@ -52,8 +52,25 @@ fn parse_target(words: &[String]) -> Result<Target, Error> {
         [first, ..] if !Path::new(first).exists() && !first.contains(['/', '.']) => {
             Err(rye_item::id::UnknownItemType(first.clone()).into())
         }
-        paths => Ok(Target::Paths(paths.iter().map(PathBuf::from).collect())),
+        several => {
+            let paths = several.iter().map(|word| file_of_word(context, word));
+            Ok(Target::Paths(paths.collect::<Result<_, _>>()?))
+        }
     }
+}
+
+/// The file that one of several words names: a path, or the id of an item.
+fn file_of_word(context: &CommandContext, word: &str) -> Result<PathBuf, Error> {
+    let canonical = ItemRef::split_canonical(word);
+    if Path::new(word).exists() || (canonical.is_none() && (sign::is_glob(word) || !is_id_or_glob(word))) {
+        return Ok(PathBuf::from(word));
+    }
+    let (item_type, id) = match canonical {
+        Some((item_type, id)) => (Some(item_type), id),
+        None => (None, word),
+    };
+    let item = named_item(context, item_type, id, None)?;
+    Ok(context.engine.locate(&item, None)?.path)
 }
 
 /// Whether a word that is not a path can be an id or a pattern of ids: a missing file is reported as such.
@@ -116,7 +133,7 @@ pub(super) fn sign_target(
     progress: sign::SignProgress<'_>,
 ) -> Result<SignAnswer, Error> {
     let tier = arguments.space.map(WritableSpace::tier);
-    let mut report = match parse_target(&arguments.what)? {
+    let mut report = match parse_target(context, &arguments.what)? {
         Target::Item(item_type, id) if sign::is_glob(&id) => {
             let others = if arguments.take_over { OthersItems::TakeOver } else { OthersItems::Leave };
             let choice = SignChoice { others, gate: Some(gate) };
@@ -181,7 +198,7 @@ enum SingleTarget {
 }
 
 fn single_target(context: &CommandContext, arguments: &SignArguments) -> Result<Option<SingleTarget>, Error> {
-    Ok(match parse_target(&arguments.what)? {
+    Ok(match parse_target(context, &arguments.what)? {
         Target::Item(_, id) if sign::is_glob(&id) => None,
         Target::Item(item_type, id) => {
             let tier = arguments.space.map(WritableSpace::tier);
@@ -239,7 +256,17 @@ pub(super) fn print_signed(context: &CommandContext, signed: &SignedItem) -> std
         paint(NAME, &signed.item_id),
         paint(DIM, display_path(&signed.path))
     ))?;
+    show_signature(context, signed);
     signed.asks.iter().try_for_each(|request| context.output.print(format_args!("  asks for {request}")))
+}
+
+/// For `--verbose`: the key, and what it signed.
+fn show_signature(context: &CommandContext, signed: &SignedItem) {
+    let line = format!(
+        "{}:{} by key {}, sha256 {}",
+        signed.item_type, signed.item_id, signed.fingerprint, signed.hash
+    );
+    context.output.detail(paint(DIM, line));
 }
 
 fn show_sign_report(context: &CommandContext, report: &SignAnswer) -> CommandResult {
@@ -293,7 +320,7 @@ pub fn verify(context: &CommandContext, arguments: &VerifyArguments) -> CommandR
     let report = match (&arguments.root, arguments.what.as_slice()) {
         (Some(root), _) => verify::verify_root(engine, root, options, &mut progress)?,
         (None, []) => verify::verify_all(engine, options, &mut progress),
-        (None, words) => match parse_target(words)? {
+        (None, words) => match parse_target(context, words)? {
             Target::Item(item_type, id) => {
                 let item = named_item(context, item_type, &id, None)?;
                 verify::verify_item(engine, &item, options)?

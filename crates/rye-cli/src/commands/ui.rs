@@ -44,7 +44,10 @@ pub fn run(global: &GlobalArguments, arguments: &UiArguments) -> CommandResult {
     let stop = ShutdownHandle::new();
     settings::on_termination_signals({
         let stop = stop.clone();
-        move || stop.shutdown()
+        move || {
+            settings::end_interrupted_line();
+            stop.shutdown();
+        }
     });
     let output = Output::new(global, None, false);
     let may_open = settings.is_interactive && !arguments.no_open && !output.is_json;

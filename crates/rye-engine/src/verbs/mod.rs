@@ -2,6 +2,7 @@
 
 pub mod bundles;
 pub mod ci;
+pub mod complete;
 pub mod config;
 pub mod config_set;
 pub mod doctor;

@@ -256,7 +256,9 @@ fn choose_language(
         let programs = language.programs().join(" or ");
         notes.push(format!("{programs} is not on your PATH: the tool runs once it is installed"));
     }
-    if language == ToolLanguage::Ts {
+    let project = engine.workspace.roots.project.as_deref();
+    let has_tsx = project.is_some_and(|folder| folder.join("node_modules/.bin/tsx").exists());
+    if language == ToolLanguage::Ts && !has_tsx {
         notes.push("TypeScript needs Node 22.18 or later, or `tsx` in the project's node_modules".to_owned());
     }
     Ok(language)

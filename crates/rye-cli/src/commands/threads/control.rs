@@ -121,7 +121,10 @@ pub fn wait(context: CommandContext, arguments: &WaitArguments) -> CommandResult
     let signal = CancelSignal::default();
     settings::on_termination_signals({
         let signal = signal.clone();
-        move || signal.cancel("interrupted")
+        move || {
+            settings::end_interrupted_line();
+            signal.cancel("interrupted");
+        }
     });
     let response = runtime.block_on(threads.wait(&waiting, &signal.cancel_token))?;
     let results = response.get("results").and_then(Value::as_object);

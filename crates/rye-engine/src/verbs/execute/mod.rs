@@ -30,6 +30,7 @@ pub use prompt::{LoadedDirective, directive_fields, knowledge_text, load_directi
 pub use request::{
     BlockingHook, CallbackProvider, Caller, ExecuteMode, ExecuteRequest, Grants, ProgressListener,
 };
+pub use run::OUTPUT_HINT;
 pub(crate) use run::placeholder_error;
 pub(crate) use run_dirs::{set_temporary_variables, temporary_folder};
 pub(crate) use run_plan::project_programs;

@@ -36,6 +36,9 @@ pub(super) struct RunOutput {
     pub(super) refusals: Vec<String>,
 }
 
+/// Where a failing tool's output is, for who reads the answer as an object.
+pub const OUTPUT_HINT: &str = "its output is in `logs`";
+
 /// The failure of a run, as a user sees it.
 pub(super) fn failure_error(failure: &RunFailure, has_output: bool) -> Error {
     let code = match failure {
@@ -46,7 +49,7 @@ pub(super) fn failure_error(failure: &RunFailure, has_output: bool) -> Error {
         RunFailure::Denied(_) => Code::ToolDenied,
     };
     let hint = match failure {
-        RunFailure::Tool(_) if has_output => "its output is in `logs`",
+        RunFailure::Tool(_) if has_output => OUTPUT_HINT,
         RunFailure::Tool(_) => return Error::new(code, failure.message()),
         RunFailure::TimedOut(_) => {
             "all its processes were ended; set `timeout` in its runtime to allow more time"
