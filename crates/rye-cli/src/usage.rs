@@ -148,14 +148,23 @@ fn hint_for_command(path: &str, word: &str, words: &[String]) -> Option<String> 
     }
 }
 
-/// Commands whose names are like a word, as clap finds them.
+/// Commands whose names are like a word, as clap finds them; another name of a command stands for the command.
 fn similar_commands(word: &str) -> Vec<String> {
     let Err(error) = Arguments::command().try_get_matches_from(["rye", word]) else { return Vec::new() };
-    match error.get(ContextKind::SuggestedSubcommand) {
+    let found = match error.get(ContextKind::SuggestedSubcommand) {
         Some(ContextValue::String(name)) => vec![name.clone()],
         Some(ContextValue::Strings(names)) => names.clone(),
         _ => Vec::new(),
+    };
+    let mut root = Arguments::command();
+    root.build();
+    let mut names: Vec<String> = Vec::new();
+    for command in found.iter().filter_map(|name| root.find_subcommand(name)) {
+        if !names.iter().any(|known| known == command.get_name()) {
+            names.push(command.get_name().to_owned());
+        }
     }
+    names
 }
 
 /// What is meant by an option that the command does not have, or by a word too many.

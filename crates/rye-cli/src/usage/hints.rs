@@ -164,7 +164,7 @@ const MISSING: &[(&str, &str)] = &[
     ("lock remove", "lockfiles are listed by: rye lock list"),
     ("lock show", "lockfiles are listed by: rye lock list"),
     ("lock update", "rye lock update ID, or rye lock update --all"),
-    ("mcp uninstall", "clients that have rye are listed by: rye mcp status"),
+    ("mcp uninstall", "clients are listed by: rye mcp status"),
     ("new", "rye new tool team/greet"),
     ("remove", "bundles of the project are listed by: rye outdated"),
     ("run", "rye run examples/greet name=Ada; directives are listed by: rye list directive"),
