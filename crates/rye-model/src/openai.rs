@@ -367,5 +367,6 @@ fn parse_usage(usage: &JsonRef<'_>) -> Usage {
         cache_write_tokens: 0,
         output_tokens: first(&["completion_tokens"]),
         reasoning_tokens: first(&["completion_tokens_details/reasoning_tokens"]),
+        ..Usage::default()
     }
 }

@@ -348,17 +348,18 @@ impl ThreadDriver {
         let price = |response: &ModelResponse| shared.price.map_or(0, |price| price.cost(&response.usage));
         match result {
             Ok(mut response) => {
-                if shared.price.is_none() && !shared.is_free() && !response.usage.is_reported() {
-                    response.usage = self.state.estimate_usage(&response);
-                }
                 // A server that does not say what was used has used what was reserved.
                 let is_unreported =
                     shared.price.is_some() && !shared.is_free() && !response.usage.is_reported();
+                response.usage = self.state.counted_usage(&response);
                 let spend =
                     if is_unreported { cost_bound.spend } else { Nanos(price(&response)).min(Nanos::MAX) };
                 ThreadEvent::ModelResponded { response, spend }
             }
             Err(mut error) => {
+                if let Some(partial) = &mut error.partial {
+                    partial.usage = self.state.possible_usage(partial);
+                }
                 // What was used is said at the end: before it, the numbers are those of the beginning.
                 let known = error.partial.as_ref().filter(|partial| partial.is_complete());
                 let known = known.filter(|partial| partial.usage.output_tokens > 0);

@@ -38,7 +38,7 @@ fn request(id: &str) -> ThreadRequest {
 /// A thread that stopped at its spend limit after one call, in a project that is closed again.
 async fn suspend_at_limit(model: &FakeModel, protocol: &str) -> (TestSpace, ThreadId) {
     let space = TestSpace::with_model(model, protocol);
-    space.directive("team/work", &format!("{WORK_PERMISSIONS}<limits spend=\"0.05\"/>"), "", "Work.");
+    space.directive("team/work", &format!("{WORK_PERMISSIONS}<limits spend=\"0.015\"/>"), "", "Work.");
     let threads = space.threads();
     let finished = space.run(&threads, "team/work", Map::new()).await;
     let outcome = &finished.outcome;
@@ -54,7 +54,7 @@ async fn suspend_at_limit(model: &FakeModel, protocol: &str) -> (TestSpace, Thre
 /// A server whose first answer is dear, and calls a tool.
 fn expensive_model() -> FakeModel {
     FakeModel::start(|seen| match seen.tool_results {
-        0 => bash_call("echo once >> log.txt").with_usage(49_000, 0, 10),
+        0 => bash_call("echo once >> log.txt").with_usage(14_900, 0, 10),
         _ => FakeReply::text("done").with_usage(100, 0, 10),
     })
 }
@@ -139,7 +139,7 @@ async fn resume_without_raise_suspends_again() {
 #[tokio::test]
 async fn resume_keeps_original_capabilities() {
     let model = FakeModel::start(|seen| match seen.tool_results {
-        0 => bash_call("echo once >> log.txt").with_usage(49_000, 0, 10),
+        0 => bash_call("echo once >> log.txt").with_usage(14_900, 0, 10),
         1 => FakeReply::calls([(
             "rye_execute",
             json!({"item_type": "tool", "item_id": "rye/file-system/read", "parameters": {"path": "log.txt"}}),
@@ -245,7 +245,7 @@ async fn concurrent_resume_names_the_owner() {
     let gate = Gate::closed();
     let gate_clone = gate.clone();
     let model = FakeModel::start(move |seen| match seen.tool_results {
-        0 => bash_call("echo once >> log.txt").with_usage(49_000, 0, 10),
+        0 => bash_call("echo once >> log.txt").with_usage(14_900, 0, 10),
         _ => FakeReply::text("done").with_gate(&gate_clone),
     });
     let (space, id) = suspend_at_limit(&model, "anthropic").await;

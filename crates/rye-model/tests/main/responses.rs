@@ -47,6 +47,7 @@ fn text_arrives_whole_and_streamed() {
             cache_write_tokens: 0,
             output_tokens: 7,
             reasoning_tokens: 0,
+            ..Usage::default()
         };
         assert_eq!((response.usage, response.model.as_str()), (usage, "m"), "{protocol}");
         assert_eq!((response.calls.len(), response.replay.len(), response.reasoning.as_str()), (0, 0, ""));
@@ -199,6 +200,7 @@ fn usage_that_is_repeated_is_counted_once() {
         cache_write_tokens: 5,
         output_tokens: 9,
         reasoning_tokens: 0,
+        ..Usage::default()
     };
     assert_eq!(response_to("anthropic", event_stream(body)).usage, usage);
     let body = concat!(

@@ -214,6 +214,8 @@ core_events! {
         spend: f64,
         /// Whether that is an upper bound.
         spend_is_unknown: Option<bool>,
+        /// Whether the provider did not say what was used: the tokens are estimated.
+        tokens_are_estimated: Option<bool>,
         /// Tokens of the request as they were estimated, if they were.
         estimated: Option<u64>,
         /// Tokens of the request as the provider counted them, beside an estimate.
@@ -390,6 +392,26 @@ core_events! {
         status_code: Nullable<u16>,
         /// Failures in a row.
         attempt: u32,
+    }
+
+    /// The provider says that an answer used more than it can have. The most that is possible is counted.
+    UsageNotBelieved = "usage_not_believed", "error", Critical {
+        /// The provider.
+        provider: String,
+        /// Its model.
+        model: String,
+        /// Tokens of the request, as the provider says.
+        said_input_tokens: u64,
+        /// Tokens of the answer, as the provider says.
+        said_output_tokens: u64,
+        /// What that would cost, in dollars.
+        said_spend: Option<f64>,
+        /// Tokens of the request that are counted.
+        input_tokens: u64,
+        /// Tokens of the answer that are counted.
+        output_tokens: u64,
+        /// What is charged, in dollars.
+        spend: f64,
     }
 
     /// The model call is made again after a delay.

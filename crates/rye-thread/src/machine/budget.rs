@@ -13,7 +13,7 @@ use super::{Phase, ThreadState};
 use crate::core_event::CoreEvent;
 use crate::limits::LimitReached;
 use crate::model::text_tokens::TokenProfile;
-use crate::model::{ModelRequest, ModelResponse, TokenPrice, Usage, estimate};
+use crate::model::{ModelRequest, TokenPrice, Usage, estimate};
 use crate::money::Nanos;
 
 /// An answer shorter than this is not worth asking for.
@@ -77,40 +77,6 @@ impl ThreadState {
         self.spec.template.revision >= 2
     }
 
-    /// What a call that was broken off has used: the provider's count of its prompt or the estimate, and what arrived.
-    #[must_use]
-    pub fn usage_so_far(&self, arrived: Option<&ModelResponse>) -> Usage {
-        let Some(response) = arrived else { return self.usage_with_output("") };
-        let calls = response.calls.iter().map(|call| {
-            let input = serde_json::to_string(&call.input).unwrap_or_default();
-            format!("{} {input}", call.name)
-        });
-        let texts = [response.text.clone(), response.reasoning.clone()];
-        let output: Vec<String> = texts.into_iter().chain(calls).collect();
-        let estimated = self.usage_with_output(&output.join("\n"));
-        let reported = &response.usage;
-        Usage {
-            input_tokens: if reported.input_tokens > 0 {
-                reported.input_tokens
-            } else {
-                estimated.input_tokens
-            },
-            output_tokens: reported.output_tokens.max(estimated.output_tokens),
-            ..*reported
-        }
-    }
-
-    /// The same where only text arrived.
-    #[must_use]
-    pub fn usage_with_output(&self, text: &str) -> Usage {
-        let profile = TokenProfile::for_model(self.active_model().model);
-        Usage {
-            input_tokens: self.estimated_input(&self.full_request()),
-            output_tokens: profile.milli_tokens(text).div_ceil(1000),
-            ..Usage::default()
-        }
-    }
-
     /// What a call that was broken off is charged: what it has used so far at its price, and no more than was reserved.
     #[must_use]
     pub fn spend_so_far(&self, usage: &Usage, reserved: Nanos) -> Nanos {
@@ -125,7 +91,7 @@ impl ThreadState {
     }
 
     /// The prompt's tokens as they are estimated.
-    fn estimated_input(&self, request: &ModelRequest) -> u64 {
+    pub(super) fn estimated_input(&self, request: &ModelRequest) -> u64 {
         let profile = TokenProfile::for_model(self.active_model().model);
         let (counted, new) = self.uncounted_estimate(request, profile);
         let new = new.saturating_mul(self.calibration.factor(profile)).div_ceil(1000);
@@ -146,7 +112,8 @@ impl ThreadState {
     /// Learns from the provider's count of the call that was answered; gives what had been estimated.
     pub(super) fn compare_estimate(&mut self, usage: &Usage) -> Option<u64> {
         let shared = &self.spec.template;
-        if shared.revision < 2 || self.active_model().is_free() || !usage.is_reported() {
+        let is_counted = usage.is_reported() && usage.source.is_provider();
+        if shared.revision < 2 || self.active_model().is_free() || !is_counted {
             return None;
         }
         let profile = TokenProfile::for_model(self.active_model().model);

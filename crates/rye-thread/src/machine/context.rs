@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use crate::model::{ChatMessage, ModelRequest, ModelResponse, Usage, estimate};
+use crate::model::{ChatMessage, ModelRequest, Usage, estimate};
 use serde_json::{Value, json};
 
 use super::effect::Effect;
@@ -64,20 +64,6 @@ impl ContextUsage {
 }
 
 impl ThreadState {
-    /// What an answer may have used, where the server does not say: a token for three bytes.
-    #[must_use]
-    pub fn estimate_usage(&self, response: &ModelResponse) -> Usage {
-        let reply = ChatMessage::Assistant {
-            text: response.text.clone(),
-            calls: response.calls.clone(),
-            replay: Vec::new(),
-        };
-        let reasoning = ChatMessage::user(response.reasoning.clone());
-        let output = [reply, reasoning].iter().map(estimate::max_message_tokens).fold(0, u64::saturating_add);
-        let input = self.context.max_input_tokens(&self.full_request());
-        Usage { input_tokens: input.div_ceil(3), output_tokens: output.div_ceil(3), ..Usage::default() }
-    }
-
     /// How long a tool's result may be: less when room is scarce.
     #[must_use]
     pub fn max_result_chars(&self) -> usize {

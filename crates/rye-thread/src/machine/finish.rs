@@ -115,6 +115,7 @@ impl ThreadState {
             output_tokens: None,
             spend: spend.dollars(),
             spend_is_unknown: Some(is_unknown),
+            tokens_are_estimated: None,
             estimated: None,
             actual: None,
             spend_at_most: self.spend_at_most(is_unknown),

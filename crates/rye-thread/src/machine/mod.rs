@@ -31,6 +31,7 @@ mod response_format;
 mod tests;
 mod tools;
 mod turn;
+mod usage;
 
 use std::sync::Arc;
 

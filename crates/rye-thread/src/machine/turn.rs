@@ -3,7 +3,9 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use crate::model::{ChatMessage, FinishReason, ModelError, ModelRequest, ModelResponse, ToolCall};
+use crate::model::{
+    ChatMessage, FinishReason, ModelError, ModelRequest, ModelResponse, ToolCall, UsageSource,
+};
 use serde_json::{Value, json};
 
 use super::SaveTrigger;
@@ -140,8 +142,11 @@ impl ThreadState {
         self.is_call_cleared = false;
         self.charge(&response, spend);
         let estimated = self.compare_estimate(&response.usage);
+        let in_context = self.usage_in_context(&response);
+        let unbelieved = self.unbelieved_usage(&response.usage, spend);
         if let Some((kind, message)) = unusable_reason(&response) {
             let mut effects = self.emit_reasoning(&response);
+            effects.extend(unbelieved);
             if !response.text.is_empty() {
                 effects.push(self.emit_output(&response, spend, true, estimated));
             }
@@ -159,6 +164,7 @@ impl ThreadState {
             | FinishReason::Refused(_)
             | FinishReason::Other(_) => TextEnd::Done,
         };
+        effects.extend(unbelieved);
         effects.push(self.emit_output(&response, spend, stop == TextEnd::Truncated, estimated));
         effects.push(Effect::SaveState(SaveTrigger::PostLlm));
         let (text, calls) = (response.text.clone(), response.calls.clone());
@@ -167,7 +173,7 @@ impl ThreadState {
             calls: response.calls,
             replay: response.replay,
         }));
-        self.context.record_usage(&response.usage, self.messages.len());
+        self.context.record_usage(&in_context, self.messages.len());
         effects.extend(if self.has_call_hooks(CallEvent::AfterModel) {
             self.run_after_model(text, calls, stop)
         } else {
@@ -207,6 +213,7 @@ impl ThreadState {
             output_tokens: Some(response.usage.output_tokens),
             spend: spend.dollars(),
             spend_is_unknown: None,
+            tokens_are_estimated: (response.usage.source == UsageSource::Estimate).then_some(true),
             estimated,
             actual: estimated.map(|_| response.usage.input_tokens),
             spend_at_most: None,
@@ -299,6 +306,7 @@ impl ThreadState {
         if let Some(partial) = &failure.partial {
             self.cost.input_tokens = self.cost.input_tokens.saturating_add(partial.usage.input_tokens);
             self.cost.output_tokens = self.cost.output_tokens.saturating_add(partial.usage.output_tokens);
+            effects.extend(self.unbelieved_usage(&partial.usage, spend));
             let events = &self.spec.template.config.events;
             let keeps_partial =
                 events.event("cognition_reasoning").is_some_and(|event| event.accumulate_on_error);

@@ -11,5 +11,5 @@ pub mod text_tokens;
 pub use conversation::{ChatMessage, ModelRequest, ToolCall, ToolDefinition};
 pub use file::{FileContents, FileKind, FilePart, MediaType};
 pub use price::TokenPrice;
-pub use response::{FinishReason, INCOMPLETE, ModelError, ModelResponse, ResponseDelta, Usage};
+pub use response::{FinishReason, INCOMPLETE, ModelError, ModelResponse, ResponseDelta, Usage, UsageSource};
 pub use settings::{ModelSetting, ModelSettings, ReasoningEffort};

@@ -61,6 +61,7 @@ mod tests {
             cache_write_tokens: 20,
             output_tokens: 10,
             reasoning_tokens: 9,
+            ..Usage::default()
         };
         assert_eq!(PRICE.cost(&usage), 30 * 3000 + 50 * 300 + 20 * 3750 + 10 * 15_000);
         assert_eq!(PRICE.cost(&Usage::default()), 0);
@@ -89,6 +90,7 @@ mod tests {
                 cache_write_tokens: written,
                 output_tokens: output,
                 reasoning_tokens: 0,
+                ..Usage::default()
             };
             prop_assert!(price.cost(&usage) <= price.max_cost(usage.input_tokens, output));
         }

@@ -22,10 +22,39 @@ pub struct Usage {
     pub output_tokens: u64,
     /// Those of them that were reasoning, where the provider says so.
     pub reasoning_tokens: u64,
+    /// Whose count it is.
+    #[serde(skip_serializing_if = "UsageSource::is_provider")]
+    pub source: UsageSource,
 }
 
-/// More tokens than any call uses.
-const MAX_TOKENS: u64 = 1 << 40;
+/// Whose count a [`Usage`] is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum UsageSource {
+    /// The provider's.
+    #[default]
+    Provider,
+    /// An estimate: the provider did not say.
+    Estimate,
+    /// The most that is possible: the provider said more than can be.
+    Bound {
+        /// What it said of the request.
+        input_tokens: u64,
+        /// What it said of the answer.
+        output_tokens: u64,
+    },
+}
+
+impl UsageSource {
+    /// Whether it is what the provider said.
+    #[must_use]
+    pub fn is_provider(&self) -> bool {
+        *self == Self::Provider
+    }
+}
+
+/// The largest count that is kept: all JSON numbers below it are exact.
+const MAX_TOKENS: u64 = 1 << 53;
 
 impl Usage {
     /// The same, with no count that cannot be.
@@ -37,6 +66,7 @@ impl Usage {
             cache_write_tokens: clamp(self.cache_write_tokens),
             output_tokens: clamp(self.output_tokens),
             reasoning_tokens: clamp(self.reasoning_tokens),
+            source: self.source,
         }
     }
 

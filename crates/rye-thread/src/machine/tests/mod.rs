@@ -13,3 +13,4 @@ mod hook_tools;
 mod properties;
 mod records;
 mod turn_loop;
+mod usage;
