@@ -292,8 +292,8 @@ async fn end_session(State(state): State<UiState>, Extension(session): Extension
 }
 
 /// `POST /api/v1/session/code`
-async fn new_code(State(state): State<UiState>) -> Response {
-    let made = state.sessions.new_code().map(|code| {
+async fn new_code(State(state): State<UiState>, Extension(session): Extension<SessionHandle>) -> Response {
+    let made = state.sessions.new_code_of(&session).map(|code| {
         let data = json!({
             "code": code,
             "url": format!("{}#code={code}", state.url),

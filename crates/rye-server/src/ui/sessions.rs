@@ -53,10 +53,17 @@ pub(super) struct SessionHandle {
     digest: String,
 }
 
+/// A code that was not exchanged yet.
+struct OpenCode {
+    digest: String,
+    until_ms: u64,
+    /// What the session it is exchanged for is: that of whoever asked for the code.
+    read_only: bool,
+}
+
 struct State {
     sessions: Vec<LiveSession>,
-    /// Digests of codes, and until when each is good.
-    codes: Vec<(String, u64)>,
+    codes: Vec<OpenCode>,
     wrong: (u64, u32),
 }
 
@@ -121,14 +128,23 @@ impl Sessions {
         self.idle_timeout
     }
 
-    /// A code that can be exchanged once.
+    /// A code that can be exchanged once, for the one who started the server.
     pub(super) fn new_code(&self) -> Result<String> {
+        self.code_for(self.is_read_only)
+    }
+
+    /// A code that can be exchanged once, for a session that may do no more than `session` does.
+    pub(super) fn new_code_of(&self, session: &SessionHandle) -> Result<String> {
+        self.code_for(session.is_read_only)
+    }
+
+    fn code_for(&self, read_only: bool) -> Result<String> {
         let code = random_hex()?;
         let until = (self.clock)().saturating_add(u64::try_from(CODE_TTL.as_millis()).unwrap_or(u64::MAX));
         let mut state = self.lock();
         let excess = (state.codes.len() + 1).saturating_sub(MAX_CODES);
         state.codes.drain(..excess);
-        state.codes.push((digest(&code), until));
+        state.codes.push(OpenCode { digest: digest(&code), until_ms: until, read_only });
         Ok(code)
     }
 
@@ -140,8 +156,8 @@ impl Sessions {
         let now = (self.clock)();
         let sent = digest(code);
         let mut state = self.lock();
-        state.codes.retain(|(_, until)| *until > now);
-        let Some(found) = state.codes.iter().position(|(known, _)| *known == sent) else {
+        state.codes.retain(|code| code.until_ms > now);
+        let Some(found) = state.codes.iter().position(|code| code.digest == sent) else {
             if now.saturating_sub(state.wrong.0) > 60_000 {
                 state.wrong = (now, 0);
             }
@@ -149,9 +165,9 @@ impl Sessions {
             let is_over = state.wrong.1 > MAX_WRONG_CODES;
             return Err((!is_over).then(|| refused("the code is wrong, was used already, or is too old")));
         };
-        state.codes.remove(found);
+        let read_only = state.codes.remove(found).read_only || self.is_read_only;
         let token = random_hex().map_err(Some)?;
-        let stored = StoredSession { token: digest(&token), read_only: self.is_read_only, used_ms: now };
+        let stored = StoredSession { token: digest(&token), read_only, used_ms: now };
         if state.sessions.len() >= MAX_SESSIONS
             && let Some(oldest) =
                 (0..state.sessions.len()).min_by_key(|index| state.sessions[*index].stored.used_ms)
@@ -271,5 +287,43 @@ mod tests {
         assert!(next.find(&token).is_none(), "idle");
         NOW.fetch_add(600_000, Ordering::SeqCst);
         assert!(sessions.exchange(&old).is_err(), "old");
+    }
+
+    #[test]
+    fn codes_give_no_more_than_their_session() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let clock = || 1_000_000_u64;
+        let open = |is_read_only| {
+            let place = Path::new("/elsewhere");
+            Sessions::load(folder.path(), place, is_read_only, Duration::from_secs(60), clock)
+                .expect("sessions")
+        };
+        let exchange = |sessions: &Sessions, code: &str| match sessions.exchange(code) {
+            Ok(made) => made,
+            Err(_) => panic!("no session"),
+        };
+        let first = open(true);
+        let (token, _) = exchange(&first, &first.new_code().expect("a code"));
+        // The server is started again, and may be written to now.
+        let next = open(false);
+        let reader = next.find(&token).expect("kept");
+        let (second, made) = exchange(&next, &next.new_code_of(&reader).expect("a code"));
+        assert!(made.is_read_only);
+        // It stays so however often that is done, and after another start.
+        let (_, third) = exchange(&next, &next.new_code_of(&made).expect("a code"));
+        assert!(third.is_read_only);
+        assert!(open(false).find(&second).expect("kept").is_read_only);
+        // The code that the server prints is its owner's.
+        let (writer_token, writer) = exchange(&next, &next.new_code().expect("a code"));
+        assert!(!writer.is_read_only);
+        let (_, beside) = exchange(&next, &next.new_code_of(&writer).expect("a code"));
+        assert!(!beside.is_read_only);
+        // A server that may only be looked at makes every session so while it runs, and codes for good.
+        let last = open(true);
+        let writer = last.find(&writer_token).expect("kept");
+        let (made_there, _) = exchange(&last, &last.new_code_of(&writer).expect("a code"));
+        let again = open(false);
+        assert!(!again.find(&writer_token).expect("kept").is_read_only);
+        assert!(again.find(&made_there).expect("kept").is_read_only);
     }
 }
