@@ -1,6 +1,7 @@
 //! Many clients over streamable HTTP: loopback unless told otherwise, a bearer token always, and bounds on everything.
 
 mod listener;
+mod open_requests;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -21,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 use crate::session::{ServerState, Session};
 use crate::token::{self, Token};
 pub(crate) use listener::{BoundedListener, ConnectionHandle};
+use open_requests::OpenRequests;
 
 /// The path clients are given.
 const MCP_PATH: &str = "/mcp";
@@ -118,6 +120,7 @@ fn is_loopback(address: IpAddr) -> bool {
 struct AuthLayer {
     token: Token,
     sessions: Arc<LocalSessionManager>,
+    open_requests: OpenRequests,
 }
 
 fn router(
@@ -153,7 +156,7 @@ fn router(
         Arc::clone(&sessions),
         config,
     );
-    let auth = Arc::new(AuthLayer { token, sessions });
+    let auth = Arc::new(AuthLayer { token, sessions, open_requests: OpenRequests::default() });
     Router::new().route_service(MCP_PATH, service).layer(middleware::from_fn_with_state(auth, authorize))
 }
 
@@ -175,7 +178,14 @@ async fn authorize(State(auth): State<Arc<AuthLayer>>, request: Request, next: N
         return (StatusCode::SERVICE_UNAVAILABLE, retry_after, "too many sessions\n").into_response();
     }
     let is_delete = request.method() == Method::DELETE;
+    let (request, open) = match auth.open_requests.admit(request).await {
+        Ok(admitted) => admitted,
+        Err(refusal) => return *refusal,
+    };
     let mut response = next.run(request).await;
+    if let Some(open) = open {
+        response = open.until_sent(response);
+    }
     if is_delete && response.status() == StatusCode::ACCEPTED {
         // The session is over, not about to be: some clients take anything else for a failure.
         *response.status_mut() = StatusCode::NO_CONTENT;

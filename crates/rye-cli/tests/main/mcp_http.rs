@@ -341,6 +341,34 @@ fn sessions_are_bounded() {
     assert!(eventually(|| begin().status == 200));
 }
 
+/// Of two requests with one id, the second is refused while the first is being answered, and the first is answered.
+#[test]
+fn ids_are_not_taken_twice() {
+    let user = User::initialized();
+    let waits = "import os, time\nopen(\"begun\", \"w\").close()\n\
+        for _ in range(1200):\n    if os.path.exists(\"go\"): return\n    time.sleep(0.05)";
+    write_function(&user, "waits", waits);
+    let server = Server::start(&user);
+    let client = Client::connect(&server);
+    let call = json!({"name": "rye_execute", "arguments": {"item_id": "tool:team/waits"}});
+    let message = json!({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": call}).to_string();
+    let (address, headers) = (server.address, client.headers.clone());
+    let first = std::thread::spawn(move || send_http(address, "POST", &headers, message.as_bytes()));
+    assert!(eventually(|| user.project().join("begun").exists()));
+    let ping = |id: Value| client.post(&json!({"jsonrpc": "2.0", "id": id, "method": "ping"}));
+    let second = ping(json!(7));
+    let message = second.message();
+    assert_eq!((second.status, &message["id"], &message["error"]["code"]), (400, &json!(7), &json!(-32600)));
+    // Another id, and the same one of another session.
+    assert_eq!(ping(json!("7")).status, 200);
+    Client::connect(&server).request(7, "ping", json!({}));
+    user.context.write("project/go", "");
+    let first = first.join().expect("an answer");
+    assert_eq!((first.status, first.message()["id"].as_u64()), (200, Some(7)), "{}", first.body);
+    assert!(first.message()["result"].is_object(), "{}", first.body);
+    assert!(eventually(|| ping(json!(7)).status == 200), "the id is free again");
+}
+
 #[test]
 fn ending_session_or_server_ends_runs() {
     let user = User::initialized();
