@@ -253,7 +253,10 @@ pub(crate) fn attach_files(
             None => None,
         };
         let bytes = bytes.filter(|bytes| Digest::of(bytes).to_string() == file.digest);
-        let bytes = bytes.ok_or_else(|| format!("the file `{}` is missing from the store", file.name))?;
+        let bytes = bytes.ok_or_else(|| format!(
+                "the file `{}` is missing from the store, or was changed there; `rye run` with the file keeps it again",
+                file.name
+            ))?;
         contents.insert(file.digest.clone(), bytes);
     }
     request.files = Arc::new(contents);

@@ -9,10 +9,11 @@ use super::writer::WriteTx;
 use rye_store::ThreadStoreError;
 use rye_thread::thread_id::ThreadId;
 
+/// Keeps a part. One that was kept and changed since is what its name says again.
 pub(super) fn put(tx: &WriteTx<'_, '_>, digest: &Digest, bytes: &[u8], at_ms: u64) -> Result<(), DbError> {
     tx.execute(
         "INSERT INTO blobs (digest, at_ms, bytes) VALUES (?1, ?2, ?3)
-             ON CONFLICT DO UPDATE SET at_ms = max(at_ms, excluded.at_ms)",
+             ON CONFLICT DO UPDATE SET at_ms = max(at_ms, excluded.at_ms), bytes = excluded.bytes",
         params![digest.as_bytes().as_slice(), to_sqlite_integer(at_ms, "a time")?, bytes],
     )?;
     Ok(())

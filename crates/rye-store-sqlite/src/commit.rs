@@ -38,7 +38,7 @@ pub(super) fn commit(tx: &mut WriteTx<'_, '_>, commit: &ThreadCommit) -> Result<
     let is_ended = target.status.is_terminal();
     let first = commit.reservation.filter(|_| commit.needs_reservation && !is_ended);
     if let Some(reservation) = first
-        && let Some(refusal) = reserve(tx, target.row, commit, reservation)?
+        && let Some(refusal) = reserve(tx, &target, commit, reservation, target.caps)?
     {
         return Ok(CommitOutcome::Refused(refusal));
     }
@@ -68,7 +68,7 @@ pub(super) fn commit(tx: &mut WriteTx<'_, '_>, commit: &ThreadCommit) -> Result<
             set_status(tx, &mut target, change, &at)?;
         }
         if let Some(reservation) = commit.reservation.filter(|_| !commit.needs_reservation)
-            && let Some(refusal) = reserve(tx, target.row, commit, reservation)?
+            && let Some(refusal) = reserve(tx, &target, commit, reservation, caps)?
         {
             outcome = CommitOutcome::Refused(refusal);
         }
@@ -91,11 +91,13 @@ pub(super) fn commit(tx: &mut WriteTx<'_, '_>, commit: &ThreadCommit) -> Result<
 
 fn reserve(
     tx: &WriteTx<'_, '_>,
-    row: i64,
+    target: &CommitTarget,
     commit: &ThreadCommit,
     request: ReserveRequest,
+    caps: BudgetCaps,
 ) -> Result<Option<BudgetRefusal>, DbError> {
-    ledger::reserve(tx, row, &commit.thread, request, &commit.rolling, commit.at_ms)
+    let own = ledger::Reserver { row: target.row, id: &commit.thread, caps };
+    ledger::reserve(tx, own, request, &commit.rolling, commit.at_ms)
 }
 
 /// Refuses a claim that is not the latest of the thread.

@@ -24,8 +24,13 @@ pub(super) fn make(folder: &Path) -> Result<(), DbError> {
     Ok(())
 }
 
+/// Opens the folder of threads if it is there; a link is refused.
+pub(super) fn open(folder: &Path) -> Result<Option<lillux::dir::Dir>, DbError> {
+    let (parent, name) = split(folder)?;
+    Ok(if parent.is_dir() { lillux::file::folder_beneath(parent, name)? } else { None })
+}
+
 /// Whether there is no folder of threads; a link is refused.
 pub(super) fn is_absent(folder: &Path) -> Result<bool, DbError> {
-    let (parent, name) = split(folder)?;
-    Ok(!parent.is_dir() || lillux::file::folder_beneath(parent, name)?.is_none())
+    Ok(open(folder)?.is_none())
 }

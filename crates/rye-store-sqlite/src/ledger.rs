@@ -9,11 +9,11 @@ use super::db_error::to_sqlite_integer;
 use super::rolling::{RecordedCall, RollingCall};
 use super::waits::QueuePosition;
 use super::writer::WriteTx;
-use super::{DbError, waits};
+use super::{DbError, row_seal, waits};
 use rye_store::ThreadStoreError;
 use rye_store::{
-    BudgetCaps, BudgetRefusal, BudgetResource, Reservation, ReserveRequest, RollingBudget, Settlement,
-    ThreadCommit,
+    BudgetCaps, BudgetRefusal, BudgetResource, Forgery, Reservation, ReserveRequest, RollingBudget,
+    Settlement, ThreadCommit,
 };
 use rye_thread::money::Nanos;
 use rye_thread::thread_id::ThreadId;
@@ -74,17 +74,26 @@ pub(super) fn close(tx: &WriteTx<'_, '_>, thread: i64, status: &str, at: &str) -
     Ok(())
 }
 
+/// A thread that reserves, as its sealed row has it.
+#[derive(Clone, Copy)]
+pub(super) struct Reserver<'a> {
+    pub(super) row: i64,
+    pub(super) id: &'a ThreadId,
+    /// Its maxima with this commit.
+    pub(super) caps: BudgetCaps,
+}
+
 /// Reserves what a call may cost, on the thread and every ancestor, or on none of them.
 pub(super) fn reserve(
     tx: &WriteTx<'_, '_>,
-    thread: i64,
-    name: &ThreadId,
+    own: Reserver<'_>,
     request: ReserveRequest,
     budgets: &[RollingBudget],
     at_ms: u64,
 ) -> Result<Option<BudgetRefusal>, DbError> {
+    let (thread, name) = (own.row, own.id);
     let position = waits::position(tx, thread, at_ms)?;
-    let mut refusal = try_reserve(tx, thread, request, &position)?;
+    let mut refusal = try_reserve(tx, own, request, &position)?;
     if refusal.is_none() {
         let call = RollingCall { store: tx.seal.store, thread: name, call: request.call };
         refusal =
@@ -116,39 +125,87 @@ fn recorded_call(tx: &WriteTx<'_, '_>, thread: &str, call: i64) -> Result<Record
     })
 }
 
-/// Whether the call fits into what the thread and every ancestor may use.
+/// A row of the ledger, with the parent and the maxima that the registry has under its seal.
+struct LedgerLevel {
+    parent: Option<i64>,
+    id: String,
+    caps: BudgetCaps,
+    /// What the registry has.
+    sealed: BudgetCaps,
+    /// Whether names and parent are those of the registry.
+    is_placed: bool,
+    spent: u64,
+    spend_aside: u64,
+    used: u64,
+    tokens_aside: u64,
+}
+
+const FIND_LEVEL: &str =
+    "SELECT threads.parent, threads.thread_id, ledger.max_spend, ledger.max_tokens, threads.max_spend,
+        threads.max_tokens, ledger.thread_id IS threads.thread_id AND ledger.parent IS threads.parent
+        AND ledger.parent_thread_id IS threads.parent_id, subtree_spend, subtree_reserved, subtree_tokens,
+        subtree_reserved_tokens
+    FROM threads JOIN budget_ledger AS ledger ON ledger.thread = threads.thread WHERE threads.thread = ?1";
+
+fn find_level(tx: &WriteTx<'_, '_>, row: i64) -> Result<Option<LedgerLevel>, DbError> {
+    let found = tx.query_row(FIND_LEVEL, [row], |row| {
+        let caps = |first: usize| -> rusqlite::Result<BudgetCaps> {
+            Ok(BudgetCaps {
+                spend: row.get::<_, Option<u64>>(first)?.map(Nanos),
+                tokens: row.get(first + 1)?,
+            })
+        };
+        Ok(LedgerLevel {
+            parent: row.get(0)?,
+            id: row.get(1)?,
+            caps: caps(2)?,
+            sealed: caps(4)?,
+            is_placed: row.get(6)?,
+            spent: row.get(7)?,
+            spend_aside: row.get(8)?,
+            used: row.get(9)?,
+            tokens_aside: row.get(10)?,
+        })
+    });
+    Ok(found.optional()?)
+}
+
+/// What is wrong with a row whose parent or maxima are not those of the registry.
+pub(super) fn forged_error(id: &ThreadId) -> DbError {
+    DbError::from(ThreadStoreError::Forged { thread: id.clone(), what: Forgery::Ledger })
+}
+
+/// Whether the call fits into what the thread and every ancestor may use. Who the ancestors are and what they may use is
+/// what the registry has under its seals; a ledger that says otherwise is refused.
 fn try_reserve(
     tx: &WriteTx<'_, '_>,
-    thread: i64,
+    own: Reserver<'_>,
     request: ReserveRequest,
     position: &QueuePosition,
 ) -> Result<Option<BudgetRefusal>, DbError> {
-    let mut next = Some(thread);
+    let mut next = Some(own.row);
     for level in 0.. {
         let Some(row) = next else {
             break;
         };
         check_depth(level)?;
-        type BudgetColumns = (Option<i64>, String, Option<u64>, u64, u64, Option<u64>, u64, u64);
-        let (parent, id, max_spend, spent, spend_aside, max_tokens, used, tokens_aside): BudgetColumns = tx.query_row(
-            "SELECT parent, thread_id, max_spend, subtree_spend, subtree_reserved, max_tokens, subtree_tokens,
-                    subtree_reserved_tokens
-             FROM budget_ledger WHERE thread = ?1",
-            [row],
-            |row| {
-                Ok((
-                    row.get(0)?,
-                    row.get(1)?,
-                    row.get(2)?,
-                    row.get(3)?,
-                    row.get(4)?,
-                    row.get(5)?,
-                    row.get(6)?,
-                    row.get(7)?,
-                ))
-            })?;
+        let found = find_level(tx, row)?.ok_or_else(|| forged_error(own.id))?;
+        let LedgerLevel { parent, id, caps, is_placed, spent, spend_aside, used, tokens_aside, .. } = found;
+        let id = ThreadId::parse(&id)
+            .map_err(|error| DbError::from(ThreadStoreError::Failed(error.to_string())))?;
+        // Its own row's seal was checked when the commit began.
+        let sealed = if row == own.row {
+            own.caps
+        } else {
+            row_seal::check(tx, row, &id)?;
+            found.sealed
+        };
+        if !is_placed || caps != sealed {
+            return Err(forged_error(&id));
+        }
+        let (max_spend, max_tokens) = (sealed.spend.map(|spend| spend.0), sealed.tokens);
         // What those who came first wait for counts as theirs.
-        let ahead = waits::ahead(tx, thread, row, position)?;
+        let ahead = waits::ahead(tx, own.row, row, position)?;
         let (spend_aside, tokens_aside) =
             (spend_aside.saturating_add(ahead.0), tokens_aside.saturating_add(ahead.1));
         let checks = [
@@ -160,10 +217,8 @@ fn try_reserve(
                 continue;
             };
             if u128::from(used) + u128::from(reserved) + u128::from(request) > u128::from(max) {
-                let by = ThreadId::parse(&id)
-                    .map_err(|error| DbError::from(ThreadStoreError::Failed(error.to_string())))?;
                 return Ok(Some(BudgetRefusal {
-                    refused_by: by,
+                    refused_by: id,
                     resource,
                     limit: max,
                     used,
@@ -200,7 +255,7 @@ fn write_reservation(
     let parent: Option<i64> = tx
         .query_row("UPDATE budget_ledger SET reserved_spend = reserved_spend + ?2, reserved_tokens = reserved_tokens + ?3,
                     subtree_reserved = subtree_reserved + ?2, subtree_reserved_tokens = subtree_reserved_tokens + ?3
-             WHERE thread = ?1 RETURNING parent", params![thread, spend, tokens], |row| row.get(0))
+             WHERE thread = ?1 RETURNING (SELECT threads.parent FROM threads WHERE threads.thread = ?1)", params![thread, spend, tokens], |row| row.get(0))
         .map_err(overflow_error)?;
     let added = LedgerDelta { reserved: spend, reserved_tokens: tokens, ..LedgerDelta::default() };
     add_to_ancestors(tx, parent, &added)
@@ -226,7 +281,7 @@ fn add_to_ancestors(tx: &WriteTx<'_, '_>, from: Option<i64>, added: &LedgerDelta
             .query_row(
                 "UPDATE budget_ledger SET subtree_spend = subtree_spend + ?2, subtree_reserved = subtree_reserved + ?3,
                         subtree_tokens = subtree_tokens + ?4, subtree_reserved_tokens = subtree_reserved_tokens + ?5
-                 WHERE thread = ?1 RETURNING parent",
+                 WHERE thread = ?1 RETURNING (SELECT threads.parent FROM threads WHERE threads.thread = ?1)",
                 params![row, added.spend, added.reserved, added.tokens, added.reserved_tokens],
                 |row| row.get(0),
             )
@@ -322,7 +377,7 @@ pub(super) fn settle(
                     subtree_spend = subtree_spend + ?2, subtree_reserved = subtree_reserved - ?3,
                     subtree_tokens = subtree_tokens + ?4, subtree_reserved_tokens = subtree_reserved_tokens - ?5,
                     unknown_spend = unknown_spend + ?6, updated_at = ?7
-             WHERE thread = ?1 RETURNING parent", params![thread, spend, reserved, tokens, tokens_aside, unknown, at], |row| row.get(0))
+             WHERE thread = ?1 RETURNING (SELECT threads.parent FROM threads WHERE threads.thread = ?1)", params![thread, spend, reserved, tokens, tokens_aside, unknown, at], |row| row.get(0))
         .map_err(overflow_error)?;
     let added =
         LedgerDelta { spend: charged_upwards, reserved: -reserved, tokens, reserved_tokens: -tokens_aside };

@@ -4,10 +4,13 @@
 //! person anything.
 
 use std::collections::{BTreeSet, HashMap};
+use std::ffi::OsStr;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
 
+use lillux::dir::{DirEntryKind, DirError, Durability};
+use lillux::file::FileMode;
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::db_error::to_sqlite_integer;
@@ -204,20 +207,33 @@ pub(super) fn clear_folders(folder: &Path, groups: &[TreeGroup], at_ms: u64) -> 
 }
 
 fn dispose_folder(folder: &Path, id: &ThreadId, disposal: FolderDisposal, at_ms: u64) -> Result<(), DbError> {
-    let own = folder.join(id.as_str());
-    if own.symlink_metadata().is_err() {
-        return Ok(());
-    }
+    let name = OsStr::new(id.as_str());
+    let Some(threads) = super::folder::open(folder)? else { return Ok(()) };
+    let is_dir = match threads.status(name).map_err(dir_error)?.map(|status| status.kind) {
+        None => return Ok(()),
+        // What stands in a folder's place leads elsewhere: nothing behind it is a thread's.
+        Some(DirEntryKind::Symlink) => return threads.remove(name).map_err(dir_error),
+        Some(kind) => kind == DirEntryKind::Dir,
+    };
     match disposal {
-        FolderDisposal::Remove => lillux::file::remove_tree(&own)?,
+        FolderDisposal::Remove => lillux::file::remove_tree(&threads.path().join(name))?,
         FolderDisposal::Archive => {
-            let archive = lillux::file::create_folders_beneath(folder, Path::new(ARCHIVE_DIR), true)?;
+            let archive = lillux::file::make_folders_beneath(folder, Path::new(ARCHIVE_DIR), true)?;
             // Its own times are those of its last event.
-            lillux::file::replace_unsynced(&own.join(ARCHIVED_AT), format!("{at_ms}\n").as_bytes())?;
-            lillux::file::rename_dir(&own, &archive.join(id.as_str()))?;
+            if is_dir {
+                let own = threads.open_child_dir(name).map_err(dir_error)?;
+                let at = format!("{at_ms}\n");
+                let (file, mode) = (OsStr::new(ARCHIVED_AT), FileMode::Preserve);
+                own.write_atomic(file, at.as_bytes(), mode, Durability::Renamed).map_err(dir_error)?;
+            }
+            threads.move_to(name, &archive, name).map_err(dir_error)?;
         }
     }
     Ok(())
+}
+
+fn dir_error(error: DirError) -> DbError {
+    DbError::from(ThreadStoreError::Failed(rye_item::text::one_line(&error.to_string())))
 }
 
 /// Puts folders away whose thread is not known: their process ended between forgetting and clearing.
@@ -277,11 +293,12 @@ fn folders_in(folder: &Path) -> Vec<(std::path::PathBuf, ThreadId)> {
 
 /// When a folder was moved to the archive, in milliseconds since 1970.
 fn archived_ms(path: &Path) -> u64 {
-    let recorded = lillux::file::read_bounded(&path.join(ARCHIVED_AT), MAX_ARCHIVED_AT_BYTES).ok();
+    let recorded =
+        lillux::file::read_beneath_no_symlinks(path, Path::new(ARCHIVED_AT), MAX_ARCHIVED_AT_BYTES).ok();
     let recorded = recorded.and_then(|(bytes, _)| std::str::from_utf8(&bytes).ok()?.trim().parse().ok());
     // One that was archived before that was recorded: moving a folder changes its status.
     let moved = || {
-        let seconds = path.metadata().map(|found| found.ctime()).unwrap_or(i64::MAX);
+        let seconds = path.symlink_metadata().map(|found| found.ctime()).unwrap_or(i64::MAX);
         u64::try_from(seconds).unwrap_or(0).saturating_mul(1000)
     };
     recorded.unwrap_or_else(moved)
@@ -290,7 +307,7 @@ fn archived_ms(path: &Path) -> u64 {
 /// Whether nothing was put into a folder for so many days.
 fn is_older(path: &Path, at_ms: u64, days: u64) -> bool {
     let before = at_ms.saturating_sub(days.saturating_mul(DAY_MS));
-    let modified = path.metadata().and_then(|found| found.modified());
+    let modified = path.symlink_metadata().and_then(|found| found.modified());
     modified.is_ok_and(|modified| modified <= UNIX_EPOCH + Duration::from_millis(before))
 }
 

@@ -28,6 +28,13 @@ pub(super) fn row_id(connection: &Connection, id: &ThreadId) -> Result<i64, DbEr
         .ok_or_else(|| DbError::from(ThreadStoreError::NoThread(id.clone())))
 }
 
+/// Whether the ledger has a thread with the parent and the maxima that are under the seal of its journal's head.
+const IS_IN_LEDGER: &str =
+    "SELECT 1 FROM threads JOIN budget_ledger AS ledger ON ledger.thread = threads.thread
+    WHERE threads.thread = ?1 AND ledger.thread_id IS threads.thread_id AND ledger.parent IS threads.parent
+        AND ledger.parent_thread_id IS threads.parent_id AND ledger.max_spend IS threads.max_spend
+        AND ledger.max_tokens IS threads.max_tokens";
+
 /// The whole journal of a thread, exactly as it was written, or a refusal.
 pub(super) fn journal(
     connection: &Connection,
@@ -60,6 +67,10 @@ pub(super) fn journal(
     let sealed = JournalHead { thread: &thread, parent: parent.as_deref(), seq, hash: &hash, caps };
     if !sealed.is_valid_mac(mac, &seal) {
         return Err(forged(Forgery::Head));
+    }
+    let is_in_ledger = connection.prepare_cached(IS_IN_LEDGER)?.exists([row])?;
+    if !is_in_ledger {
+        return Err(forged(Forgery::Ledger));
     }
     let mut find = connection
         .prepare_cached("SELECT seq, at_ms, sequence, body FROM journal WHERE thread = ?1 ORDER BY seq")?;

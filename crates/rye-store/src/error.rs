@@ -121,4 +121,7 @@ pub enum Forgery {
     /// The registry's row is not the one that was written.
     #[error("its row in the registry was changed")]
     Row,
+    /// The ledger names another parent or other maxima than the registry.
+    #[error("its row of the ledger was changed: the parent or a maximum is not the one in the registry")]
+    Ledger,
 }

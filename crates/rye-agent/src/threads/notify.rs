@@ -110,7 +110,7 @@ impl ThreadRuntime {
         let Owner { pid, pid_start, boot_id, host } = &self.owner;
         let owner = json!({"pid": pid, "pid_start": pid_start, "boot_id": boot_id, "host": host});
         let write = || {
-            file::create_dirs(&self.notifications_dir(), true)?;
+            self.make_notifications_dir()?;
             file::write_atomic(&self.owed_path(id), owner.to_string().as_bytes(), FileMode::Private)
         };
         // Without the file they are told as well, unless this process is killed.
@@ -172,7 +172,8 @@ impl ThreadRuntime {
         let targets = self.notification_targets();
         // What failed is in the log, and is not tried again.
         let _ = self.send_notifications(id, &targets);
-        let _ = file::remove_unsynced(&self.owed_path(id));
+        let name = Path::new(NOTIFICATIONS_DIR).join(format!("{id}.json"));
+        let _ = file::remove_beneath(&self.setup.folder, &name);
     }
 
     fn send_notifications(
@@ -213,7 +214,7 @@ impl ThreadRuntime {
     /// Where it cannot be written, nothing is lost but the list.
     fn log_notifications(&self, id: &ThreadId, sent: &[SentNotification]) {
         let path = self.notifications_dir().join(LOG_FILE);
-        if file::create_dirs(&self.notifications_dir(), true).is_err() {
+        if self.make_notifications_dir().is_err() {
             return;
         }
         if path.metadata().is_ok_and(|found| found.len() > MAX_LOG_BYTES) {
@@ -222,6 +223,11 @@ impl ThreadRuntime {
         let at_ms = self.setup.clock.now_ms();
         let lines: String = sent.iter().map(|one| format!("{}\n", one.to_value(id, at_ms))).collect();
         let _ = file::append(&path, lines.as_bytes());
+    }
+
+    /// Makes the folder of notifications; a link in its place is refused.
+    fn make_notifications_dir(&self) -> std::io::Result<()> {
+        file::create_folders_beneath(&self.setup.folder, Path::new(NOTIFICATIONS_DIR), true).map(drop)
     }
 
     fn notifications_dir(&self) -> PathBuf {

@@ -15,7 +15,7 @@ use lillux::Digest;
 use tempfile::TempDir;
 
 use rye_store::{
-    Approval, ApprovalDecision, Attribution, Claim, ClaimOutcome, ClaimPolicy, CommitOutcome, CreateOutcome,
+    Approval, ApprovalDecision, Attribution, BudgetCaps, Claim, ClaimOutcome, ClaimPolicy, CommitOutcome, CreateOutcome,
     FolderDisposal, Forgery, JournalRecord, LedgerRules, NewThread, PruneOptions, PruneReport,
     ReserveRequest, Settlement, SpawnCaps, StatusChange, StoreFreshness, StoreHandle, ThreadCommit,
     ThreadFilter, ThreadStore, ThreadStoreError, TranscriptHead,

@@ -291,3 +291,45 @@ fn only_old_ended_trees_are_pruned() {
     assert!(!threads.join(thread_id(5).as_str()).exists());
     assert!(world.store.journal(&thread_id(4)).is_ok());
 }
+
+/// A link in the place of a thread's folder: nothing behind it is written, moved or removed.
+#[test]
+fn prune_follows_no_links() {
+    for disposal in [FolderDisposal::Archive, FolderDisposal::Remove] {
+        let world = test_store();
+        let threads = world.threads_dir();
+        let outside = world.folder.path().join("outside");
+        lillux::file::create_dirs(&outside.join("sub"), true).expect("made");
+        std::fs::write(outside.join("sub/kept"), "kept").expect("written");
+        for number in [1, 2] {
+            world.create(new_thread(number, None));
+            let end = Some(StatusChange::to(ThreadStatus::Completed));
+            world.commit(ThreadCommit {
+                status: end,
+                ..ThreadCommit::new(thread_id(number), Claim { epoch: 1 }, 1)
+            });
+        }
+        std::os::unix::fs::symlink(&outside, threads.join(thread_id(1).as_str())).expect("linked");
+        std::fs::write(threads.join(thread_id(2).as_str()), "a file").expect("written");
+        let prune = PruneOptions {
+            at_ms: 1_000_000_000,
+            after_days: Some(0),
+            keep_trees: None,
+            max_bytes: None,
+            disposal,
+            remove_archived_after_days: Some(0),
+            vacuum_interval_days: None,
+        };
+        assert_eq!(world.store.prune(&prune).expect("pruned").threads.len(), 2);
+        // A second time for the archive.
+        world.store.prune(&prune).expect("pruned");
+        let names = |folder: &std::path::Path| {
+            let entries = std::fs::read_dir(folder).expect("a folder").flatten();
+            entries.map(|entry| entry.file_name().into_string().expect("a name")).collect::<Vec<_>>()
+        };
+        assert_eq!((names(&outside), names(&outside.join("sub"))), (vec!["sub".into()], vec!["kept".into()]));
+        for number in [1, 2] {
+            assert!(threads.join(thread_id(number).as_str()).symlink_metadata().is_err(), "{number}");
+        }
+    }
+}
