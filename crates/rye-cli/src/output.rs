@@ -1,4 +1,7 @@
 //! The one place that prints. Results go to stdout, everything else to stderr.
+//!
+//! Every text passes [`clean`] on its way out: of all that a terminal obeys only our own styles are left, wherever the text
+//! came from.
 
 use std::borrow::Cow;
 use std::fmt::Display;
@@ -14,6 +17,10 @@ use serde_json::Value;
 
 use crate::global::{ColorMode, GlobalArguments};
 use crate::settings;
+
+mod clean;
+
+use clean::clean;
 
 /// Good news.
 pub const SUCCESS: Style = AnsiColor::Green.on_default();
@@ -68,12 +75,14 @@ impl Output {
     /// Prints lines of a result.
     pub fn print(&self, text: impl Display) -> io::Result<()> {
         let mut stdout = AutoStream::new(io::stdout().lock(), self.color);
-        writeln!(stdout, "{text}")
+        writeln!(stdout, "{}", clean(&text.to_string()))
     }
 
-    /// Prints text of a result as it is, without styles or a final line break of our own.
+    /// Prints text of a result as it is, without styles or a final line break of our own. A terminal shows it without what
+    /// it could obey.
     pub fn print_raw(&self, text: &str) -> io::Result<()> {
         let mut stdout = io::stdout().lock();
+        let text = if stdout.is_terminal() { clean(text) } else { Cow::Borrowed(text) };
         stdout.write_all(text.as_bytes())?;
         if !text.ends_with('\n') {
             stdout.write_all(b"\n")?;
@@ -134,7 +143,7 @@ impl Output {
     fn print_stderr(&self, text: impl Display) {
         let mut stderr = AutoStream::new(io::stderr().lock(), self.color);
         // Stderr is closed: there is no one to report to.
-        let _ = writeln!(stderr, "{text}");
+        let _ = writeln!(stderr, "{}", clean(&text.to_string()));
     }
 
     /// Shows a failure: as the answer in JSON, else on stderr.
@@ -281,11 +290,13 @@ pub struct StatusLine {
 impl StatusLine {
     /// A line that stays.
     pub fn print_above(&self, line: &str) {
-        if self.has_color {
-            self.bar.println(line);
-        } else {
-            self.bar.println(anstream::adapter::strip_str(line).to_string());
-        }
+        self.bar.println(self.shown(line));
+    }
+
+    /// A text as this line may show it.
+    fn shown(&self, text: &str) -> String {
+        let text = clean(text);
+        if self.has_color { text.into_owned() } else { anstream::adapter::strip_str(&text).to_string() }
     }
 
     /// Takes the line away while something else uses the terminal.
@@ -295,9 +306,7 @@ impl StatusLine {
 
     /// What the bottom shows from now on, as it is.
     pub fn set_text(&self, text: &str) {
-        let text =
-            if self.has_color { text.to_owned() } else { anstream::adapter::strip_str(text).to_string() };
-        self.bar.set_message(text);
+        self.bar.set_message(self.shown(text));
         self.bar.tick();
     }
 
@@ -307,7 +316,8 @@ impl StatusLine {
         self.ticks.set(self.ticks.get().wrapping_add(1));
         let mark = SPINNER[self.ticks.get() % SPINNER.len()];
         let status = format!("{mark} {status}");
-        let status = if self.has_color { paint(DIM, status) } else { status };
+        let status = self.shown(&paint(DIM, status));
+        let partial_line = self.shown(partial_line);
         let separator = if partial_line.is_empty() { "" } else { "\n" };
         self.bar.set_message(format!("{partial_line}{separator}{status}"));
         self.bar.tick();

@@ -181,6 +181,24 @@ fn source_files_are_short() {
     assert_eq!(long, Vec::<(PathBuf, usize)>::new());
 }
 
+/// What is printed is cleaned there: nothing else of the command line has a stream in hand.
+#[test]
+fn only_one_module_prints() {
+    let mut files = Vec::new();
+    collect_sources(&workspace().join("crates/rye-cli/src"), &mut files);
+    assert!(files.len() > 50, "{files:?}");
+    for path in files.iter().filter(|path| !path.ends_with("rye-cli/src/output.rs")) {
+        let source = std::fs::read_to_string(path).expect("a source");
+        // To ask whether it is a terminal, or to flush it, is no printing.
+        let rest = source.replace("stderr().is_terminal()", "").replace("stdout().flush()", "");
+        for stream in ["stdout()", "stderr()", "println!", "print!(", "/dev/tty", "/dev/stdout"] {
+            let is_there =
+                rest.lines().any(|line| line.contains(stream) && !line.trim_start().starts_with("//"));
+            assert!(!is_there, "{} has `{stream}`: print with crate::output", path.display());
+        }
+    }
+}
+
 #[test]
 fn every_crate_has_a_readme() {
     for package in metadata().packages {

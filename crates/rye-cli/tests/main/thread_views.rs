@@ -250,6 +250,45 @@ fn replay_needs_no_model_and_reports_divergence() {
     assert_eq!(model.count(), 1);
 }
 
+/// What a terminal obeys is taken out of a model's words wherever they are shown, styles of our own or not.
+#[test]
+fn words_of_models_cannot_command_terminals() {
+    const WORDS: &str = "\u{1b}]52;c;aGk=\u{7}\u{1b}[2J\u{9b}31m\u{1b}[8mhid\u{202e}den\r\u{8}";
+    let user = User::initialized();
+    write_directive(&user, "ask", FILES, "", "Say hello.");
+    let model = FakeModel::start(|seen| match seen.tool_results {
+        0 => FakeReply::calls_and_text(WORDS, [("rye_file_system_ls", json!({"path": WORDS}))]),
+        _ => FakeReply::text(WORDS),
+    });
+    let shown = run(command_with_model(&user, &model).args(["--color", "always", "run", "team/ask"]));
+    let id = newest_thread(&user);
+    let mut all = vec![shown];
+    for words in [
+        vec!["thread", "show", &id],
+        vec!["thread", "tail", &id],
+        vec!["thread", "transcript", &id],
+        vec!["thread", "transcript", "--markdown", &id],
+        vec!["thread", "replay", &id],
+        vec!["thread", "wait", &id],
+        vec!["thread", "list"],
+        vec!["thread", "cost", &id],
+    ] {
+        let mut arguments = vec!["--color", "always"];
+        arguments.extend(words);
+        all.push(run(command_with_model(&user, &model).args(arguments)));
+    }
+    for run in all {
+        assert_eq!(run.exit, 0, "{run}");
+        let text = format!("{}{}", run.stdout, run.stderr);
+        for forbidden in ["\u{1b}]", "\u{1b}[2J", "\u{1b}[8m", "\u{9b}", "\u{7}", "\u{8}", "\r", "\u{202e}"] {
+            assert!(!text.contains(forbidden), "{forbidden:?}: {text:?}");
+        }
+    }
+    let replayed =
+        run(command_with_model(&user, &model).args(["--color", "always", "thread", "replay", &id]));
+    assert_eq!(replayed.stdout, "hidden\n", "{replayed}");
+}
+
 #[test]
 fn replay_covers_the_tree_without_effects() {
     let user = User::initialized();

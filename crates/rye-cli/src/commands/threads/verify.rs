@@ -198,7 +198,7 @@ pub fn replay(context: CommandContext, word: &str) -> CommandResult {
     }
     let outcome = report.threads.first().and_then(|thread| thread.outcome.as_ref());
     if let Some(result) = outcome.and_then(|outcome| outcome.result.as_deref()) {
-        output.print(format_args!("{result}"))?;
+        output.print(rye_item::text::strip_controls(result))?;
     }
     Ok(())
 }
