@@ -58,8 +58,9 @@ pub fn decide_change(planned: &PlannedItem, existing: Option<&str>, takes_theirs
     if (old.format, &old.name, &old.plugin) != (new.format, &new.name, &new.plugin) {
         return ItemChange::Occupied;
     }
-    // What was fetched from one repository does not follow another.
-    if old.origin.is_some() && new.origin.is_some() && old.origin != new.origin {
+    // What was fetched from one repository follows neither another one nor a folder, which may hold a copy of any; and what
+    // came from a folder does not follow a repository.
+    if old.origin != new.origin {
         return ItemChange::Occupied;
     }
     if old.sha256 == new.sha256 && old.files == new.files {

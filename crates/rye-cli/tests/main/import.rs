@@ -365,7 +365,11 @@ fn repositories_are_imported_at_a_commit() {
     assert!(item.contains(&second) && item.contains("Two"), "{item}");
     let (other, _) = repository(&user, "other", text);
     let run = user.run(["import", &other, "--yes"]);
-    assert!(run.exit != 0 && run.stderr.contains("did not come from here"), "{run}");
+    assert!(run.exit != 0 && run.stderr.contains(&format!("came from {address}")), "{run}");
+    // Nor does a folder, which may be a checkout of that one.
+    let run = user.run(["import", &other.replace("git+file://", ""), "--yes", "--theirs"]);
+    assert!(run.exit != 0 && run.stderr.contains(&format!("came from {address}")), "{run}");
+    assert_eq!(String::from_utf8(user.read("knowledge/skills/pdf.md")).expect("text"), item);
     user.ok(["export", "agents", "--yes"]);
     let script = user.project().join(".agents/skills/pdf/scripts/run.sh");
     assert_eq!(fs::metadata(script).expect("exported").permissions().mode() & 0o100, 0o100);

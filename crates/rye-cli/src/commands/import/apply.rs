@@ -11,6 +11,7 @@ use rye_import::{
     ImportPlan, ImportedItem, ItemChange, PlannedAsset, PlannedItem, RefusedSource, decide_change,
 };
 use rye_item::space::SpaceTier;
+use rye_item::text::one_line;
 use rye_item::{ItemId, ItemRef, ItemType};
 
 /// The largest item that is compared.
@@ -39,6 +40,18 @@ pub struct ImportSteps {
     /// Files of earlier imports that the source does not have any more, relative to `.ai/`.
     pub removed: BTreeSet<String>,
     ai: PathBuf,
+}
+
+/// Why an item is not replaced by one from elsewhere, and what helps.
+fn occupied_reason(planned: &PlannedItem, old: Option<&ImportedItem>) -> String {
+    let item = &planned.item;
+    let old = old.map(|old| &old.provenance).filter(|old| old.origin != planned.provenance.origin);
+    let Some(old) = old else { return format!("`{item}` is there already and did not come from here") };
+    let place = match &old.origin {
+        Some(address) => one_line(address),
+        None => format!("the folder of `{}`", one_line(&old.source)),
+    };
+    format!("`{item}` is there already and came from {place}: import it from there, or remove it first")
 }
 
 impl ImportSteps {
@@ -82,7 +95,8 @@ impl ImportSteps {
             let text = existing.as_ref().map(|path| read_text(&steps.ai, path)).transpose()?;
             let change = decide_change(&planned, text.as_deref(), takes_theirs);
             if change == ItemChange::Occupied {
-                refuse(&planned, format!("`{}` is there already and did not come from here", planned.item));
+                let old = text.as_deref().and_then(|text| ImportedItem::read(planned.item.item_type, text));
+                refuse(&planned, occupied_reason(&planned, old.as_ref()));
                 continue;
             }
             if let Some(imported) =
