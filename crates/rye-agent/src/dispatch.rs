@@ -16,13 +16,13 @@ use rye_engine::verbs::sign::is_glob;
 use rye_engine::{Code, Engine, Error, Result};
 use rye_exec::ThreadFunctions;
 use rye_item::{ItemRef, ItemType};
+use rye_thread::item_names::judged_capabilities;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 use crate::action::{Action, Primary};
 use crate::capability::{
     CONTROL_TOOL, Capabilities, HOOK_TOOLS_PREFIX, HookOrigin, PermittedAction, Principal, permit,
-    required_capabilities,
 };
 use crate::cost::Cost;
 use crate::envelope::ResultEnvelope;
@@ -240,7 +240,7 @@ impl Grants for CallerGrants {
                 "Permission denied: the hook `{hook}` watches such calls; call the tool itself to have it run"
             ));
         }
-        match self.config.approval_reason(&required_capabilities(&action)) {
+        match self.config.approval_reason(&judged_capabilities(&action)) {
             None => Ok(()),
             Some(reason) => Err(format!("Permission denied: {reason}; call the tool itself to be asked")),
         }

@@ -104,7 +104,7 @@ impl FrozenConfig for ThreadSpec {
             let context = |needed: &NeededFields| {
                 Some(HookContext::of_tool(self, cost, "tool", of, needed).into_fields())
             };
-            let (_, at, _) = hooks.next_around(event, 0, context)?;
+            let (_, at, _) = hooks.next_around(event, 0, self.template.revision, context)?;
             Some(hooks.get(at)?.id.clone())
         })
     }

@@ -104,6 +104,36 @@ impl Condition {
         }
     }
 
+    /// Whether the condition is true of something that has two names: each document says the same of it under one of them.
+    /// A test holds if it does for one of the names; `ne` if it does for both.
+    #[must_use]
+    pub fn matches_either<'a>(
+        &self,
+        first: &dyn Fn(&str) -> Option<&'a Value>,
+        second: &dyn Fn(&str) -> Option<&'a Value>,
+    ) -> bool {
+        match self {
+            Self::Always => true,
+            Self::Any(conditions) => conditions.iter().any(|inner| inner.matches_either(first, second)),
+            Self::All(conditions) => conditions.iter().all(|inner| inner.matches_either(first, second)),
+            Self::Not(condition) => !condition.matches_either(first, second),
+            Self::Test { path, test } => {
+                let mut holds = [first(path), second(path)]
+                    .into_iter()
+                    .map(|value| test.matches(value.unwrap_or(&Value::Null)));
+                match test {
+                    ConditionTest::NotEqual(_) => holds.all(|holds| holds),
+                    ConditionTest::Equal(_)
+                    | ConditionTest::Order { .. }
+                    | ConditionTest::In(_)
+                    | ConditionTest::Contains(_)
+                    | ConditionTest::Matches(_)
+                    | ConditionTest::Exists => holds.any(|holds| holds),
+                }
+            }
+        }
+    }
+
     /// The paths that the condition reads.
     #[must_use]
     pub fn paths(&self) -> Vec<&str> {

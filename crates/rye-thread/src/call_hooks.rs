@@ -7,14 +7,17 @@
 
 use std::collections::BTreeSet;
 
+use rye_item::ItemType;
 use serde_json::{Map, Value, json};
 
-use crate::action::Action;
+use crate::action::{Action, Primary};
 use crate::capability::{
-    CONTROL_TOOL, Capabilities, HOOK_TOOLS_PREFIX, PermittedAction, Principal, permit, required_capabilities,
+    CONTROL_TOOL, Capabilities, HOOK_TOOLS_PREFIX, HookOrigin, PermittedAction, Principal, permit,
+    required_capabilities,
 };
 use crate::cost::Cost;
 use crate::hooks::{Hook, HookKind};
+use crate::item_names;
 use crate::machine::HookControl;
 use crate::spec::ThreadSpec;
 
@@ -121,7 +124,13 @@ pub(crate) enum CallAnswer {
 
 impl CallAnswer {
     /// Reads what the action of a hook answered. An infra hook changes nothing.
-    pub(crate) fn read(hook: &Hook, action: &Value, envelope: &Value, event: CallEvent) -> Self {
+    pub(crate) fn read(
+        hook: &Hook,
+        action: &Value,
+        envelope: &Value,
+        event: CallEvent,
+        revision: u32,
+    ) -> Self {
         let text = |value: &Value, key: &str| value.get(key).and_then(Value::as_str).map(str::to_owned);
         let item = text(action, "item_id").unwrap_or_default();
         let item = item.strip_prefix("tool:").unwrap_or(&item);
@@ -147,6 +156,14 @@ impl CallAnswer {
             let note = content.filter(|content| !content.trim().is_empty());
             return Self::Change(CallChange { note, ..CallChange::default() });
         }
+        let is_tool = text(action, "primary").is_none_or(|primary| primary == Primary::Execute.as_str())
+            && text(action, "item_type").is_none_or(|item_type| item_type == ItemType::Tool.as_str());
+        if revision >= 3 && is_tool && can_steer {
+            return match readable_answer(data, event) {
+                Ok(answer) => Self::read_change(Some(&answer), can_steer, event),
+                Err(reason) => Self::Failed(reason),
+            };
+        }
         Self::read_change(data, can_steer, event)
     }
 
@@ -155,6 +172,30 @@ impl CallAnswer {
             None => Self::Change(CallChange::default()),
             Some(call) => CallChange::parse(call, event).map_or_else(Self::Failed, Self::Change),
         }
+    }
+}
+
+/// What the tool of a hook answered: an object. `{}` has no opinion, silence is not an answer. What a program prints is
+/// its answer if it is the text of an object.
+fn readable_answer(data: Option<&Value>, event: CallEvent) -> Result<Value, String> {
+    let hint = "it has to answer with an object: `{\"call\": {…}}`, or `{}` to let the call through";
+    let Some(Value::Object(answer)) = data else {
+        let what = match data {
+            None | Some(Value::Null) => "it gave no answer",
+            Some(_) => "its answer is no object",
+        };
+        return Err(format!("{what}; {hint}"));
+    };
+    let printed = answer.get("stdout").and_then(Value::as_str).filter(|_| answer.contains_key("return_code"));
+    match printed {
+        Some(printed) if !answer.contains_key("call") => match serde_json::from_str(printed) {
+            Ok(answer @ Value::Object(_)) => Ok(answer),
+            // After a call nothing depends on it.
+            Ok(_) | Err(_) if !event.is_before() => Ok(Value::Null),
+            Ok(_) | Err(_) if printed.trim().is_empty() => Err(format!("it gave no answer; {hint}")),
+            Ok(_) | Err(_) => Err(format!("what it printed is no answer; {hint}")),
+        },
+        _ => Ok(Value::Object(answer.clone())),
     }
 }
 
@@ -172,8 +213,9 @@ pub fn read_tool_request_answer(
     action: &Value,
     envelope: &Value,
     event: CallEvent,
+    revision: u32,
 ) -> Result<CallChange, String> {
-    match CallAnswer::read(hook, action, envelope, event) {
+    match CallAnswer::read(hook, action, envelope, event, revision) {
         CallAnswer::Failed(error) => Err(error),
         CallAnswer::Change(change) => Ok(change),
         CallAnswer::HookTool(_) | CallAnswer::Control(HookControl::Retry) => Ok(CallChange::default()),
@@ -205,7 +247,23 @@ pub fn permit_hook_action(
     };
     let permitted = permit(capabilities, &action, Principal::Hook { origin: hook.origin })
         .map_err(|denied| denied.to_string())?;
+    // What the user or the system wrote is their word already.
+    let is_judged = matches!(hook.origin, HookOrigin::Directive | HookOrigin::Project);
+    if spec.template.revision >= 3 && is_judged && !permitted.is_hook_tool() {
+        unasked(spec, permitted.action())?;
+    }
     Ok((hook.id.clone(), permitted))
+}
+
+/// Whether an action that is not the model's call is done: a person is asked about calls of the model only.
+///
+/// # Errors
+/// Why a person would be asked.
+pub fn unasked(spec: &ThreadSpec, action: &Action) -> Result<(), String> {
+    match spec.template.config.risk.approval_reason(&item_names::judged_capabilities(action)) {
+        None => Ok(()),
+        Some(reason) => Err(format!("it needs a person's approval ({reason}): let the model call it itself")),
+    }
 }
 
 /// Which fields of a context are asked for.
@@ -247,6 +305,15 @@ impl<'a> HookContext<'a> {
         needed: &'a NeededFields,
     ) -> Self {
         let mut context = Self::new(spec, cost, needed);
+        let first = (spec.template.revision >= 3).then(|| item_names::with_first_id(action)).flatten();
+        if first.is_some() {
+            context.add("called_id", || json!(action.item_id));
+        }
+        context.of_item(caller, first.as_ref().unwrap_or(action), arguments)
+    }
+
+    fn of_item(mut self, caller: &str, action: &Action, arguments: &Map<String, Value>) -> Self {
+        let context = &mut self;
         context.add("caller", || json!(caller));
         context.add("primary", || json!(action.primary));
         context.add("item_type", || json!(action.item_type));
@@ -254,7 +321,7 @@ impl<'a> HookContext<'a> {
         context.add("arguments", || Value::Object(arguments.clone()));
         context.add("capability", || json!(required_capabilities(action).first()));
         context.add("capabilities", || json!(required_capabilities(action)));
-        context
+        self
     }
 
     /// Adds a field, if it is asked for.

@@ -283,6 +283,12 @@ impl PermissionDenied {
         }
     }
 
+    /// The refusal of what a person is asked about, to those who cannot ask.
+    #[must_use]
+    pub fn unasked(action: &Action, reason: &str) -> Self {
+        Self::new(action, "", format!("Permission denied: {reason}"))
+    }
+
     /// The result a model or a hook gets instead.
     #[must_use]
     pub fn to_value(&self) -> Value {

@@ -17,6 +17,7 @@ use serde_json::{Map, Value};
 
 use crate::call_hooks::{CallEvent, NeededFields};
 use crate::capability::Capabilities;
+use crate::item_names;
 
 const PRIMARIES: [&str; 5] = ["execute", "search", "load", "sign", "fetch"];
 const DIRECTIVE_LAYER: u8 = 1;
@@ -328,18 +329,26 @@ impl Hooks {
     /// The next hook around a call, from this place in their order: the place behind it, the hook, and what it does.
     ///
     /// `context` gives what is known of the call, if it means anything. It is first asked for what conditions read, and for
-    /// everything only when one of them holds: most calls match no hook.
+    /// everything only when one of them holds: most calls match no hook. From `revision` 3 of the machine on a condition that
+    /// names one id of a tool means its other id too.
     #[must_use]
     pub fn next_around(
         &self,
         event: CallEvent,
         from: usize,
+        revision: u32,
         context: impl Fn(&NeededFields) -> Option<Map<String, Value>>,
     ) -> Option<(usize, usize, Vec<Value>)> {
         let mut order = self.around_calls[event as usize].iter().enumerate().skip(from).peekable();
         order.peek()?;
-        let read = Value::Object(context(&self.needed_fields[event as usize])?);
-        let (place, at) = order.find(|(_, at)| self.is_match(**at, &read))?;
+        let read = context(&self.needed_fields[event as usize])?;
+        let other = (revision >= 3).then(|| item_names::under_other_id(&read)).flatten().map(Value::Object);
+        let read = Value::Object(read);
+        let (place, at) = order.find(|(_, at)| match &other {
+            None => self.is_match(**at, &read),
+            Some(other) => self.conditions[**at]
+                .matches_either(&|path| resolve_in_event(&read, path), &|path| resolve_in_event(other, path)),
+        })?;
         let known = with_event(Value::Object(context(&NeededFields::All)?));
         let actions = self.hooks[*at].actions.iter().map(|action| interpolate_params(action, &known));
         Some((place + 1, *at, actions.collect()))
@@ -382,6 +391,9 @@ fn read_fields(hooks: &[usize], conditions: &[Condition]) -> NeededFields {
             }
             first => first,
         };
+        if field == Some("item") {
+            fields.insert("item_type".to_owned());
+        }
         match field {
             Some(field) => fields.insert(field.to_owned()),
             None => return NeededFields::All,

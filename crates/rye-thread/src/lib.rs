@@ -18,6 +18,7 @@ pub mod definitions;
 pub mod duration;
 pub mod envelope;
 pub mod hooks;
+pub mod item_names;
 pub mod journal;
 pub mod limits;
 pub mod machine;

@@ -10,6 +10,7 @@ use rye_item::text::one_line;
 use serde::{Deserialize, Serialize};
 
 use crate::capability::Capabilities;
+use crate::item_names::TOOL_NAMES;
 
 /// How risky something is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -132,6 +133,16 @@ impl RiskRules {
         Ok(())
     }
 
+    /// How risky a grant is, and why: as risky as the same grant for the other id of an item that it reaches.
+    fn classify_all_names(&self, grant: &str) -> (Risk, &str) {
+        let granted = Capabilities::parse([grant]).unwrap_or_default();
+        let reaches = |id: &str| granted.overlaps(&execute_grant(id));
+        let names = TOOL_NAMES.iter().filter(|(first, second)| reaches(first) || reaches(second));
+        let others =
+            names.flat_map(|(first, second)| [first, second]).map(|id| self.classify(&execute_grant(id)));
+        others.fold(self.classify(grant), |most, other| if other.0 > most.0 { other } else { most })
+    }
+
     /// How risky a grant is, and why. Without a rule it is elevated: it was not reviewed.
     fn classify(&self, grant: &str) -> (Risk, &str) {
         let Ok(granted) = Capabilities::parse([grant]) else {
@@ -188,7 +199,7 @@ impl RiskRules {
         let mut allowed = Vec::new();
         let mut refused = Vec::new();
         for grant in capabilities.iter() {
-            let (risk, description) = self.classify(grant);
+            let (risk, description) = self.classify_all_names(grant);
             let policy = self.risk_levels.get(&risk).map_or(RiskPolicy::Block, |level| level.policy);
             let is_fine = match policy {
                 // Of each call a person is asked.
@@ -210,6 +221,10 @@ impl RiskRules {
         }
         if refused.is_empty() { Ok(allowed) } else { Err(RiskRefusal(refused.join("\n"))) }
     }
+}
+
+fn execute_grant(id: &str) -> String {
+    format!("rye.execute.tool.{}", id.replace('/', "."))
 }
 
 /// More dots, more specific; of two with as many, the one without a wildcard.

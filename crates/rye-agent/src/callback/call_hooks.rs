@@ -109,15 +109,17 @@ impl RequestHooks<'_> {
     ) -> Result<Option<(usize, Vec<CallChange>)>, String> {
         let spec = &self.context.spec;
         let context = |needed: &NeededFields| Some(self.hook_context(action, response, needed));
-        let Some((next, at, actions)) = spec.template.hooks.next_around(event, from, context) else {
+        let Some((next, at, actions)) =
+            spec.template.hooks.next_around(event, from, spec.template.revision, context)
+        else {
             return Ok(None);
         };
         let Some(hook) = spec.template.hooks.get(at) else { return Ok(None) };
-        let mut changes = Vec::new();
+        let (mut changes, revision) = (Vec::new(), spec.template.revision);
         for action in actions {
             let answer = permit_hook_action(spec, at, &action)
                 .and_then(|(_, permitted)| self.run_hook(&permitted))
-                .and_then(|envelope| read_tool_request_answer(hook, &action, &envelope, event));
+                .and_then(|envelope| read_tool_request_answer(hook, &action, &envelope, event, revision));
             match answer {
                 Ok(CallChange { block: Some(reason), .. }) => {
                     return Err(format!("blocked by the hook `{}`: {reason}", hook.id));

@@ -16,6 +16,7 @@ use lillux::process::callback::{self, CallbackChannel};
 use rustix::event::{PollFd, PollFlags};
 use rye_engine::{Code, Error};
 use rye_item::text::one_line;
+use rye_thread::call_hooks::unasked;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -24,7 +25,7 @@ use super::frame::{self, WaitLimit};
 use super::token::{TokenClaims, TokenError, TokenRequest};
 use super::{CALLBACK_FD_VAR, CallbackEvent, CallbackFactory, TOKEN_FD_VAR};
 use crate::action::Action;
-use crate::capability::{Principal, permit};
+use crate::capability::{PermissionDenied, Principal, permit};
 use crate::definitions::CallTarget;
 use crate::envelope::ResultEnvelope;
 use crate::machine::{ThreadEvent, ToolResult};
@@ -295,6 +296,17 @@ impl CallbackSession {
                 return denied;
             }
         };
+        if let Err(reason) = unasked(&context.spec, &action) {
+            let denied = PermissionDenied::unasked(&action, &reason).to_value();
+            self.write_event(ThreadEvent::CallbackRequested {
+                index,
+                request: number,
+                action: recorded,
+                original,
+                denied: Some(denied.clone()),
+            });
+            return denied;
+        }
         if self.factory.depth >= context.max_depth {
             let message = format!("tools call tools at most {} deep", context.max_depth);
             return Error::new(Code::SpawnRefused, message)

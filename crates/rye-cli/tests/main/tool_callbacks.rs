@@ -53,6 +53,25 @@ fn exit_and_error_codes(output: &str) -> Vec<&str> {
 }
 
 #[test]
+fn tools_do_nothing_a_person_is_asked_about() {
+    let user = User::initialized();
+    let rules = "version: \"1.0.0\"\ncategory: agent\nrisk_levels:\n  write: {policy: approval_required}\n";
+    user.context.write("home/.ai/config/agent/capability_risk.yaml", rules);
+    user.ok(["sign", "config", "agent/capability_risk", "--space", "user"]);
+    let body = "rye execute rye/file-system/write path=made.txt content=x; echo \"exit $?\"
+        rye execute rye/file-system/ls path=.; echo \"exit $?\"";
+    write_script(&user, "outer", "", body);
+    let granted = "<tool>team.outer</tool><tool>rye.file-system.*</tool>";
+    write_calling_directive(&user, "go", granted, &["team/outer"]);
+    user.ok(["run", "team/go"]);
+    let outer = output_of(&user, "outer");
+    assert_eq!(exit_and_error_codes(&outer), ["RYE1121", "5", "0"], "{outer}");
+    assert!(outer.contains("let the model call it itself"), "{outer}");
+    assert!(!user.project().join("made.txt").exists());
+    assert_eq!(events(&user, "permission_denied").len(), 1);
+}
+
+#[test]
 fn tool_calls_only_granted_tools() {
     let user = User::initialized();
     write_script(

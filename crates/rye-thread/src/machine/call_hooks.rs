@@ -196,7 +196,10 @@ impl ThreadState {
             let context = |needed: &NeededFields| self.call_context(&run, needed);
             let matching = match run.blocked {
                 Some(_) => None,
-                None => spec.template.hooks.next_around(run.event(), run.next, context),
+                None => {
+                    let revision = spec.template.revision;
+                    spec.template.hooks.next_around(run.event(), run.next, revision, context)
+                }
             };
             if let Some((next, hook, actions)) = matching {
                 run.next = next;
@@ -332,22 +335,23 @@ impl ThreadState {
         let finished = run.running.take();
         let hook = finished.as_ref().and_then(|finished| spec.template.hooks.get(finished.hook));
         let (Some(finished), Some(hook)) = (&finished, hook) else { return self.drive_call_hooks(run) };
-        let mut effects = match CallAnswer::read(hook, &finished.action, result, run.event()) {
-            CallAnswer::Failed(error) => self.fail_call_hook(&mut run, finished.hook, &error),
-            CallAnswer::HookTool(tool) => self.apply_hook_tool_result(&tool, result, &hook.id),
-            CallAnswer::Change(change) => self.apply_call_change(&mut run, &hook.id, change),
-            CallAnswer::Control(HookControl::Block(reason)) => block_call(&mut run, &hook.id, &reason),
-            CallAnswer::Control(HookControl::Retry) => Vec::new(),
-            CallAnswer::Control(control @ (HookControl::Fail(_) | HookControl::Abort(_))) => {
-                self.phase = Phase::CallHooks(run);
-                let mut effects = self.stop_tools(&format!("the hook `{}` ended the thread", hook.id));
-                effects.extend(self.apply_control(control, ResumeAt::Turn).unwrap_or_default());
-                return effects;
-            }
-            CallAnswer::Control(control) => {
-                return self.apply_control(control, ResumeAt::CallHooks(run)).unwrap_or_default();
-            }
-        };
+        let mut effects =
+            match CallAnswer::read(hook, &finished.action, result, run.event(), spec.template.revision) {
+                CallAnswer::Failed(error) => self.fail_call_hook(&mut run, finished.hook, &error),
+                CallAnswer::HookTool(tool) => self.apply_hook_tool_result(&tool, result, &hook.id),
+                CallAnswer::Change(change) => self.apply_call_change(&mut run, &hook.id, change),
+                CallAnswer::Control(HookControl::Block(reason)) => block_call(&mut run, &hook.id, &reason),
+                CallAnswer::Control(HookControl::Retry) => Vec::new(),
+                CallAnswer::Control(control @ (HookControl::Fail(_) | HookControl::Abort(_))) => {
+                    self.phase = Phase::CallHooks(run);
+                    let mut effects = self.stop_tools(&format!("the hook `{}` ended the thread", hook.id));
+                    effects.extend(self.apply_control(control, ResumeAt::Turn).unwrap_or_default());
+                    return effects;
+                }
+                CallAnswer::Control(control) => {
+                    return self.apply_control(control, ResumeAt::CallHooks(run)).unwrap_or_default();
+                }
+            };
         effects.extend(self.drive_call_hooks(run));
         effects
     }

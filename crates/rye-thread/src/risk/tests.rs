@@ -32,6 +32,24 @@ fn authorize(grants: &[&str], risks: &[Risk]) -> Result<usize, String> {
 }
 
 #[test]
+fn other_id_of_a_tool_is_as_risky() {
+    let rules: RiskRules = serde_json::from_value(json!({
+        "risk_levels": test_rules().risk_levels,
+        "classifications": [
+            {"risk": "safe", "patterns": ["rye.*"]},
+            {"risk": "elevated", "patterns": ["rye.execute.tool.rye.bash.bash"]},
+        ],
+    }))
+    .expect("rules");
+    for grant in ["rye.execute.tool.rye.bash", "rye.execute.tool.rye.bash.bash", "rye.execute.tool.rye.*"] {
+        let capabilities = Capabilities::parse([grant]).expect("a grant");
+        assert!(rules.authorize(&capabilities, &[]).is_err(), "{grant}");
+    }
+    let other = Capabilities::parse(["rye.execute.tool.team.deploy"]).expect("a grant");
+    assert!(rules.authorize(&other, &[]).is_ok());
+}
+
+#[test]
 fn wildcard_needs_unrestricted_acknowledgement() {
     let message = authorize(&["rye.*"], &[]).expect_err("refused");
     assert_eq!(

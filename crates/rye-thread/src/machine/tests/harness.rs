@@ -58,6 +58,8 @@ impl TestSpec {
         let names = [
             ("allowed", ToolBinding::Tool("team/allowed".to_owned())),
             ("other", ToolBinding::Tool("team/other".to_owned())),
+            ("bash", ToolBinding::Tool("rye/bash".to_owned())),
+            ("other_bash", ToolBinding::Tool("rye/bash/bash".to_owned())),
             ("secret", ToolBinding::Tool("private/secret".to_owned())),
             ("control", ToolBinding::Tool("rye/agent/threads/internal/control".to_owned())),
             ("directive_return", ToolBinding::DirectiveReturn),
@@ -106,6 +108,7 @@ impl TestSpec {
             limits,
             capabilities: Capabilities::parse([
                 "rye.execute.tool.team.*",
+                "rye.execute.tool.rye.bash.*",
                 "rye.execute.tool.rye.agent.threads.human_approval",
             ])
             .expect("capabilities"),

@@ -9,6 +9,7 @@ mod core_events;
 mod fallbacks;
 mod forks;
 mod harness;
+mod hook_policy;
 mod hook_tools;
 mod properties;
 mod records;

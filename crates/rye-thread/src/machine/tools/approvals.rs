@@ -1,6 +1,7 @@
 //! Calls that a person must approve: the question, and what the answers lead to.
 
 use super::*;
+use crate::item_names::judged_capabilities;
 
 impl ThreadState {
     /// What a person is asked before this is done: the model's own question, or that the rules of risk ask for it.
@@ -32,7 +33,11 @@ impl ThreadState {
         if self.approval_grants.iter().any(is_granted) {
             return Ok(None);
         }
-        let Some(why) = self.spec.template.config.risk.approval_reason(&required_capabilities(action)) else {
+        let judged = match self.spec.template.revision {
+            0..3 => required_capabilities(action),
+            _ => judged_capabilities(action),
+        };
+        let Some(why) = self.spec.template.config.risk.approval_reason(&judged) else {
             return Ok(None);
         };
         Ok(Some(Box::new(make_request(ApprovalKind::Tool, action.summary(), why, false))))
