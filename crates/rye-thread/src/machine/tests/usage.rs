@@ -27,6 +27,13 @@ fn respond(play: &mut Harness, mut response: ModelResponse) -> Usage {
     usage
 }
 
+/// A thread whose provider says more than can be.
+pub(super) fn unbelieved_thread() -> Harness {
+    let mut play = Harness::start(TestSpec::default());
+    respond(&mut play, response("hi", Usage { output_tokens: 1 << 50, ..Usage::default() }));
+    play
+}
+
 #[test]
 fn unreported_usage_is_estimated() {
     let mut play = Harness::start(TestSpec::default());
