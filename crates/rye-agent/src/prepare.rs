@@ -48,6 +48,8 @@ pub struct ThreadRequest {
     pub parent: Option<ParentThread>,
     /// The thread it continues from.
     pub continues: Option<ThreadId>,
+    /// What that one is. Its hooks around calls hold here too.
+    pub continued_spec: Option<Arc<ThreadSpec>>,
     /// The turn of another thread that it begins from.
     pub fork: Option<ForkOrigin>,
     /// What was said there, as far as it goes along.
@@ -80,6 +82,7 @@ impl ThreadRequest {
             limits: Map::new(),
             parent: None,
             continues: None,
+            continued_spec: None,
             fork: None,
             history: Vec::new(),
             message: None,
@@ -353,18 +356,9 @@ fn build_template(
     let hooks = Hooks::merge(&config.hooks, directive.fields.get("hooks"))
         .map_err(|message| Error::new(Code::Invalid, message).for_item(&request.directive))?
         .without(&inherited.suppress);
-    let hooks = match &request.parent {
-        Some(parent) => hooks
-            .inherit(&parent.spec.template.hooks, &parent.spec.instance.capabilities)
-            .map_err(|message| Error::new(Code::Invalid, message).for_item(&request.directive))?,
-        None => hooks,
-    };
-    let hooks = match &request.fork {
-        Some(fork) => hooks
-            .inherit(&fork.spec.template.hooks, &fork.spec.instance.capabilities)
-            .map_err(|message| Error::new(Code::Invalid, message).for_item(&request.directive))?,
-        None => hooks,
-    };
+    let hooks = hook_sources(request)
+        .try_fold(hooks, |hooks, spec| hooks.inherit(&spec.template.hooks, &spec.instance.capabilities))
+        .map_err(|message| Error::new(Code::Invalid, message).for_item(&request.directive))?;
     let skipped = definitions.skipped.iter();
     notices
         .extend(skipped.map(|tool| format!("not offered to the model: {} ({})", tool.item_id, tool.reason)));
@@ -437,11 +431,20 @@ fn load_files(
     Ok(files)
 }
 
-/// The hooks around calls of the thread that starts this one, or that it is forked from: they hold for it too.
-fn inherited_hooks(request: &ThreadRequest) -> Vec<&Hook> {
-    let parent = request.parent.as_ref().map(|parent| parent.spec.template.hooks.all());
-    let fork = request.fork.as_ref().map(|fork| fork.spec.template.hooks.all());
-    parent.into_iter().chain(fork).flatten().filter(|hook| hook.is_around_calls()).collect()
+/// The thread that starts this one, that it is forked from, that it continues from: their hooks around calls hold for it
+/// too.
+fn hook_sources(request: &ThreadRequest) -> impl Iterator<Item = &ThreadSpec> {
+    let parent = request.parent.as_ref().map(|parent| &*parent.spec);
+    let fork = request.fork.as_ref().map(|fork| &*fork.spec);
+    [parent, fork, request.continued_spec.as_deref()].into_iter().flatten()
+}
+
+/// The hooks around calls that it takes from other threads, and the grants some of them run on.
+fn inherited_hooks(request: &ThreadRequest) -> Vec<(&Hook, &Capabilities)> {
+    let hooks = hook_sources(request).flat_map(|spec| {
+        spec.template.hooks.all().iter().map(move |hook| (hook, &spec.instance.capabilities))
+    });
+    hooks.filter(|(hook, _)| hook.is_around_calls()).collect()
 }
 
 /// Defaults, then the directive's, then the caller's, then no more than the parent's.

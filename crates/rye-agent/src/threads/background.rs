@@ -107,7 +107,7 @@ impl Threads {
         message: Option<String>,
         on_registered: impl FnOnce(&ThreadId),
     ) -> Result<BackgroundThread> {
-        let prepared = self.runtime.prepare_successor(row, message, LimitCarryover::Full).await?;
+        let prepared = self.runtime.prepare_successor(row, message, (LimitCarryover::Full, false)).await?;
         let connection = self.runtime.connect_background().await?;
         let thread = self.runtime.hand_to_background(connection, prepared, on_registered).await?;
         self.runtime.mark_continued(row, &thread.thread_id).await?;

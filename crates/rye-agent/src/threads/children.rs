@@ -310,7 +310,7 @@ impl ChildSpawner {
         let caller = OperationCaller::Thread(Arc::clone(parent));
         let row = self.runtime.records.row(&id).await?;
         let row = self.runtime.orchestrator().descendant_row(&caller, row).await?;
-        self.runtime.continue_row(&row, request, params).await
+        self.runtime.continue_row(&row, request, params, true).await
     }
 
     /// How a child that has stopped stands in the end: one that stopped to ask a person is waited for as long as

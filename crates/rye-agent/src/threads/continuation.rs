@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::availability::AvailabilityWait;
+use super::needed_person::{Succession, check_succession, note_for_successor};
 use super::responses::finished_response;
 use super::resume::ResumeOptions;
 use super::{StartedThread, ThreadRuntime, Threads};
@@ -46,7 +47,7 @@ impl Threads {
         signal: CancelSignal,
     ) -> Result<StartedThread> {
         // A person who starts it again gives it as much as before.
-        self.runtime.start_successor(row, message, LimitCarryover::Full, signal).await
+        self.runtime.start_successor(row, message, (LimitCarryover::Full, false), signal).await
     }
 }
 
@@ -73,7 +74,12 @@ impl ThreadRuntime {
             return Ok(response);
         }
         let started = self
-            .start_successor(&row, options.message, LimitCarryover::Remaining, CancelSignal::default())
+            .start_successor(
+                &row,
+                options.message,
+                (LimitCarryover::Remaining, options.is_unattended),
+                CancelSignal::default(),
+            )
             .await?;
         let (old, new, directive) = (row.id.clone(), started.thread_id.clone(), started.directive.clone());
         let finished = started.finished().await;
@@ -93,24 +99,26 @@ impl ThreadRuntime {
         self: &Arc<Self>,
         row: &ThreadRow,
         message: Option<String>,
-        carryover: LimitCarryover,
+        terms: (LimitCarryover, bool),
         signal: CancelSignal,
     ) -> Result<StartedThread> {
-        let prepared = self.prepare_successor(row, message, carryover).await?;
+        let prepared = self.prepare_successor(row, message, terms).await?;
         let started = self.start(prepared, signal).await?;
         self.mark_continued(row, &started.thread_id).await?;
         Ok(started)
     }
 
-    /// A thread with the same directive, inputs and parent, which knows what the old one said.
+    /// A thread with the same directive, inputs and parent, which knows what the old one said; with so much of its limits,
+    /// for somebody who is unattended or not.
     pub(super) async fn prepare_successor(
         self: &Arc<Self>,
         row: &ThreadRow,
         message: Option<String>,
-        carryover: LimitCarryover,
+        (carryover, is_unattended): (LimitCarryover, bool),
     ) -> Result<PreparedThread> {
         let ended = row.clone();
         let old = self.records.run_blocking(move |records| records.ended_state(&ended)).await?;
+        check_succession(&old, Succession::Replaced, is_unattended)?;
         let id = ItemId::new(&row.directive)?;
         let mut request =
             ThreadRequest::new(ItemRef::new(ItemType::Directive, id), old.spec.instance.inputs.clone());
@@ -122,8 +130,8 @@ impl ThreadRuntime {
         self.prepare(request).await
     }
 
-    /// What goes along from an old thread: what was said, as far as there is room; a summary of the rest; its rights; its
-    /// limits, or what is left of them.
+    /// What goes along from an old thread: what was said, as far as there is room; a summary of the rest; its rights and
+    /// hooks; its limits, or what is left of them.
     pub(super) async fn carry_over(
         self: &Arc<Self>,
         request: &mut ThreadRequest,
@@ -160,7 +168,12 @@ impl ThreadRuntime {
         }
         request.history.extend(recent);
         request.continues = Some(old.spec.instance.thread_id.clone());
-        request.message = Some(message.unwrap_or_else(|| CONTINUE_PROMPT.to_owned()));
+        let message = message.unwrap_or_else(|| CONTINUE_PROMPT.to_owned());
+        request.message = Some(match note_for_successor(old) {
+            Some(note) => format!("{note}\n\n{message}"),
+            None => message,
+        });
+        request.continued_spec = Some(Arc::clone(&old.spec));
         // No more than the old one might: policy holds across the change.
         request.bounds = Some((old.spec.instance.capabilities.clone(), limits));
         Ok(())
@@ -172,10 +185,11 @@ impl ThreadRuntime {
         id: &str,
         request: &mut ThreadRequest,
         params: &Map<String, Value>,
+        is_unattended: bool,
     ) -> Result<ThreadRow> {
         let id =
             ThreadId::parse(id).map_err(|error| Error::new(Code::InvalidParameters, error.to_string()))?;
-        self.continue_row(&self.records.row(&id).await?, request, params).await
+        self.continue_row(&self.records.row(&id).await?, request, params, is_unattended).await
     }
 
     pub(super) async fn continue_row(
@@ -183,10 +197,12 @@ impl ThreadRuntime {
         row: &ThreadRow,
         request: &mut ThreadRequest,
         params: &Map<String, Value>,
+        is_unattended: bool,
     ) -> Result<ThreadRow> {
         let row = self.records.final_row(&row.id).await?;
         let ended = row.clone();
         let old = self.records.run_blocking(move |records| records.ended_state(&ended)).await?;
+        check_succession(&old, Succession::Replaced, is_unattended)?;
         if !params.contains_key("inputs") && row.directive == request.directive.id.as_str() {
             request.inputs.clone_from(&old.spec.instance.inputs);
         }

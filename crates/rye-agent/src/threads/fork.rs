@@ -13,6 +13,7 @@ use rye_model::ChatMessage;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
+use super::needed_person::{Succession, check_succession};
 use super::orchestrator::OperationCaller;
 use super::records::RecordReader;
 use super::responses::{finished_response, started_response};
@@ -140,6 +141,9 @@ impl ThreadRuntime {
         params: &Map<String, Value>,
         cancel_token: &CancellationToken,
     ) -> Result<Value> {
+        let id = row.id.clone();
+        let state = self.records.run_blocking(move |records| records.load_state(&id)).await?;
+        check_succession(&state, Succession::Copied, caller.is_unattended())?;
         let (mut request, old_limits) = self.fork_request(&row, ForkOptions::from_params(params)?).await?;
         let can_raise = match caller {
             OperationCaller::User { policy, .. } => policy.can_raise_limits,

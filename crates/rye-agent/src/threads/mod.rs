@@ -12,6 +12,7 @@ mod control;
 mod driver_setup;
 mod fork;
 mod heartbeat;
+mod needed_person;
 mod notify;
 mod orchestrator;
 mod preparer;

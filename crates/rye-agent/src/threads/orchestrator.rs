@@ -39,6 +39,14 @@ pub(super) enum OperationCaller {
 }
 
 impl OperationCaller {
+    /// Whether it is a program that does not speak with the user's voice: a thread, or an MCP client.
+    pub(super) fn is_unattended(&self) -> bool {
+        match self {
+            Self::Thread(_) => true,
+            Self::User { policy, .. } => !policy.can_raise_limits,
+        }
+    }
+
     fn config(&self) -> &ThreadConfig {
         match self {
             Self::Thread(spec) => &spec.template.config,
@@ -167,8 +175,7 @@ impl Orchestrator {
                     }
                 };
                 let message = text("message").map(str::to_owned);
-                let is_unattended =
-                    matches!(caller, OperationCaller::User { policy, .. } if !policy.can_raise_limits);
+                let is_unattended = caller.is_unattended();
                 let options = ResumeOptions { limits, message, by, bounds, is_unattended };
                 let is_handoff = operation == "handoff_thread";
                 let wait = self.parse_availability(caller, params)?;

@@ -196,7 +196,7 @@ impl ThreadRuntime {
 }
 
 /// Only a person lets it continue.
-fn approval_needed_error(id: &ThreadId, prompt: &str) -> Error {
+pub(super) fn approval_needed_error(id: &ThreadId, prompt: &str) -> Error {
     let prompt = rye_item::text::one_line(prompt);
     Error::new(Code::PermissionDenied, format!("{id} waits for a person: {prompt}"))
         .detail("thread_id", id.as_str())

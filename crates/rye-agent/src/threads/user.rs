@@ -94,7 +94,10 @@ impl Threads {
         }
         let (mut request, is_async) = parse_request(params)?;
         let previous = match params.get("previous_thread_id").and_then(Value::as_str) {
-            Some(id) => Some(self.runtime.continue_for_user(id, &mut request, params).await?),
+            Some(id) => {
+                let is_unattended = !policy.can_raise_limits;
+                Some(self.runtime.continue_for_user(id, &mut request, params, is_unattended).await?)
+            }
             None => None,
         };
         if !policy.can_raise_limits {

@@ -175,7 +175,7 @@ async fn exhausted_thread_cannot_hand_off() {
     let threads = space.threads();
     let finished = space.run(&threads, "team/parent", Map::new()).await;
     let result = finished.outcome.result.clone().unwrap_or_default();
-    assert!(result.contains("nothing is left of turns"), "{result}");
+    assert!(result.contains("waits for a person: turns"), "{result}");
     assert_eq!(threads.store().children(&finished.thread_id).expect("children").len(), 1);
 }
 

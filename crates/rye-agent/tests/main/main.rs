@@ -11,6 +11,7 @@ mod continuation;
 mod coordination;
 mod freshness;
 mod hook_tools;
+mod needed_person;
 mod offline;
 mod orchestration;
 mod pipelines;

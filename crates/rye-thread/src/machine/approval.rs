@@ -123,6 +123,27 @@ pub(super) struct Suspension {
     pub(super) requests: Vec<ApprovalRequest>,
 }
 
+/// A person without whom a thread does not go on, nor one that continues from it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NeededPerson {
+    /// They are asked this, and have not answered yet.
+    Asked {
+        /// The question.
+        prompt: String,
+        /// Whether it is only about more of a limit.
+        is_limit: bool,
+    },
+    /// They ended it with a no.
+    Denied(String),
+    /// It was ended while they were asked, with this reason: what they said, or what somebody else did.
+    Unanswered {
+        /// The question.
+        prompt: String,
+        /// Why it ended.
+        reason: String,
+    },
+}
+
 /// Where a thread that stopped continues.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum ResumeAt {
@@ -166,6 +187,31 @@ impl ThreadState {
         match &self.phase {
             super::Phase::Suspended(pause) => &pause.requests,
             _ => &[],
+        }
+    }
+
+    /// The person without whom it does not go on, if it waits for one, or ended because of one.
+    #[must_use]
+    pub fn needed_person(&self) -> Option<NeededPerson> {
+        let requests = self.pending_approvals();
+        if requests.is_empty() {
+            return self.ended_by.clone();
+        }
+        let is_limit = requests.iter().all(|request| request.kind == ApprovalKind::Limit);
+        Some(NeededPerson::Asked { prompt: self.pending_prompts(), is_limit })
+    }
+
+    fn pending_prompts(&self) -> String {
+        let prompts: Vec<&str> =
+            self.pending_approvals().iter().map(|request| request.prompt.as_str()).collect();
+        prompts.join("; ")
+    }
+
+    /// It is ended from outside: no yes comes any more to what it asked.
+    pub(super) fn give_up_questions(&mut self, reason: &str) {
+        if !self.pending_approvals().is_empty() {
+            let (prompt, reason) = (self.pending_prompts(), reason.to_owned());
+            self.ended_by = Some(NeededPerson::Unanswered { prompt, reason });
         }
     }
 
@@ -289,6 +335,7 @@ impl ThreadState {
         if let (Some((request, _)), Some(denial)) = (denied, &denial)
             && (request.ends_on_deny || is_early)
         {
+            self.ended_by = Some(NeededPerson::Denied(denial.clone()));
             let result = self.last_text();
             effects.extend(self.finish(ThreadOutcome { result, ..ThreadOutcome::failed(denial.clone()) }));
             return effects;

@@ -66,6 +66,7 @@ impl ThreadState {
         {
             return self.repeat_hook();
         }
+        self.give_up_questions(reason);
         let mut effects = self.emit_interrupted_output(partial, spend, reason);
         effects.extend(self.stop_tools("cancelled"));
         effects.extend(self.finish(ThreadOutcome::cancelled(reason)));
@@ -78,6 +79,10 @@ impl ThreadState {
             return Vec::new();
         }
         self.cost.spend = self.cost.spend.plus(spend);
+        // Who continues from it has asked.
+        if status != ThreadStatus::Continued {
+            self.give_up_questions(reason);
+        }
         let mut effects = self.stop_tools(status.as_str());
         let outcome = match status {
             ThreadStatus::Continued => {

@@ -39,7 +39,7 @@ use crate::model::ChatMessage;
 use serde_json::{Value, json};
 
 pub use crate::config::SaveTrigger;
-pub use approval::{ApprovalAnswer, ApprovalKind, ApprovalRequest, ApprovalScope};
+pub use approval::{ApprovalAnswer, ApprovalKind, ApprovalRequest, ApprovalScope, NeededPerson};
 pub use context::{MAX_RESULT_CHARACTERS, MAX_RESULT_UNDER_PRESSURE, newest_turns};
 pub use control::HookControl;
 pub use effect::{CostBound, Effect, ThreadOutcome};
@@ -89,6 +89,8 @@ pub struct ThreadState {
     approval_count: u64,
     /// What people allowed for later calls.
     approval_grants: Vec<approval::ApprovalGrant>,
+    /// Because of whom it ended.
+    ended_by: Option<NeededPerson>,
     /// What hooks want the model to read before it is asked again.
     hook_notes: Vec<String>,
     /// Whether the hooks before the next model call have run.
@@ -143,6 +145,7 @@ impl ThreadState {
             planned: budget::PlannedCall::default(),
             approval_count: 0,
             approval_grants: Vec::new(),
+            ended_by: None,
             hook_notes: Vec::new(),
             is_call_cleared: false,
             last_ms: 0,

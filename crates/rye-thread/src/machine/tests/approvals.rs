@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::config_keys::config_with;
 use super::harness::{Harness, TestSpec, approval_response, call_response, text_response};
-use crate::machine::{ApprovalAnswer, ApprovalRequest, ApprovalScope, Effect, ThreadEvent};
+use crate::machine::{ApprovalAnswer, ApprovalRequest, ApprovalScope, Effect, NeededPerson, ThreadEvent};
 use crate::status::{SuspendReason, ThreadStatus};
 
 fn drain_approvals(play: &mut Harness) -> Vec<ApprovalRequest> {
@@ -84,6 +84,43 @@ fn denial_ends_thread_when_requested() {
     play.respond(ending_on_deny(approval_response(&[])));
     answer_all(&mut play, true);
     assert!(play.is_calling());
+}
+
+#[test]
+fn ended_questions_still_need_their_person() {
+    let asked = || {
+        let mut play = Harness::start(TestSpec::default());
+        play.respond(ending_on_deny(approval_response(&[])));
+        play
+    };
+    let prompt = "May I deploy?".to_owned();
+    let play = asked();
+    assert_eq!(
+        play.state.needed_person(),
+        Some(NeededPerson::Asked { prompt: prompt.clone(), is_limit: false })
+    );
+    let mut play = asked();
+    answer_all(&mut play, false);
+    let denial = "Ada denied this: because (May I deploy?)".to_owned();
+    assert_eq!(play.state.needed_person(), Some(NeededPerson::Denied(denial)));
+    assert_eq!(play.replay().needed_person(), play.state.needed_person());
+    let end = |status| {
+        let mut play = asked();
+        play.apply(ThreadEvent::Terminated {
+            status,
+            reason: "no".to_owned(),
+            spend: crate::money::Nanos(0),
+        });
+        play.state.needed_person()
+    };
+    for status in [ThreadStatus::Cancelled, ThreadStatus::Killed] {
+        let (prompt, reason) = (prompt.clone(), "no".to_owned());
+        assert_eq!(end(status), Some(NeededPerson::Unanswered { prompt, reason }));
+    }
+    assert_eq!(end(ThreadStatus::Continued), None, "who continues it has asked");
+    let mut play = asked();
+    answer_all(&mut play, true);
+    assert_eq!(play.state.needed_person(), None);
 }
 
 #[test]
