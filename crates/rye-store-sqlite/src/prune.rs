@@ -232,6 +232,7 @@ fn dispose_folder(folder: &Path, id: &ThreadId, disposal: FolderDisposal, at_ms:
     Ok(())
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "it is given to `map_err`")]
 fn dir_error(error: DirError) -> DbError {
     DbError::from(ThreadStoreError::Failed(rye_item::text::one_line(&error.to_string())))
 }

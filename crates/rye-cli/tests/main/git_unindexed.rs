@@ -51,7 +51,7 @@ fn repository_without_git_folder_is_moved_aside() {
 #[test]
 fn repository_renamed_into_place_is_moved_aside() {
     let world = GitUser::with_repository();
-    // Without `HEAD` it is no repository yet.
+    // Without `HEAD`, git does not take it for a repository.
     let prepare = format!("{} && mv sub/.git x && rm -r sub && mv x/HEAD head", nested(&world, "sub"));
     assert_eq!(moved_aside(&world.bash(&prepare)), Vec::<String>::new());
     let ran = world.bash("mkdir sub && mv head x/HEAD && mv x sub/.git");

@@ -68,6 +68,10 @@ struct FoundRepository {
 
 impl NewRepositorySearch {
     /// Begins a run now.
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "it is compared with the times of files, which the kernel's clock gives"
+    )]
     pub(super) fn begin(cache: &Path, project: &Path) -> Self {
         Self::new(cache, project, SystemTime::now() - CLOCK_MARGIN)
     }

@@ -15,8 +15,8 @@ use lillux::Digest;
 use tempfile::TempDir;
 
 use rye_store::{
-    Approval, ApprovalDecision, Attribution, BudgetCaps, Claim, ClaimOutcome, ClaimPolicy, CommitOutcome, CreateOutcome,
-    FolderDisposal, Forgery, JournalRecord, LedgerRules, NewThread, PruneOptions, PruneReport,
+    Approval, ApprovalDecision, Attribution, BudgetCaps, Claim, ClaimOutcome, ClaimPolicy, CommitOutcome,
+    CreateOutcome, FolderDisposal, Forgery, JournalRecord, LedgerRules, NewThread, PruneOptions, PruneReport,
     ReserveRequest, Settlement, SpawnCaps, StatusChange, StoreFreshness, StoreHandle, ThreadCommit,
     ThreadFilter, ThreadStore, ThreadStoreError, TranscriptHead,
 };
