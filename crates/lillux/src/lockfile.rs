@@ -171,7 +171,11 @@ pub fn write(root: &Path, relative: &Path, lockfile: &Lockfile) -> io::Result<Pa
 }
 
 /// The text of a lockfile: JSON with two blanks of indentation.
-fn to_bytes(lockfile: &Lockfile) -> io::Result<Vec<u8>> {
+/// The bytes of a lockfile, as they are written.
+///
+/// # Errors
+/// When it cannot be written as JSON.
+pub fn to_bytes(lockfile: &Lockfile) -> io::Result<Vec<u8>> {
     let mut bytes = serde_json::to_vec_pretty(lockfile)?;
     bytes.push(b'\n');
     if bytes.len() as u64 > MAX_LOCKFILE_BYTES {

@@ -100,6 +100,7 @@ fn thread(id: ThreadId, parent: Option<ThreadId>) -> NewThread {
         caps: SpawnCaps::default(),
         owner: Some(current_owner()),
         is_detached: false,
+        submission: None,
         blobs: Vec::new(),
         records: vec![JournalRecord { at_ms: 0, sequence: 0, body: vec![b'x'; 300] }],
         at_ms: 0,

@@ -6,6 +6,7 @@
 //! ```
 
 pub mod callback;
+pub mod cluster;
 pub mod config;
 pub mod definitions;
 pub mod dispatch;

@@ -1,22 +1,108 @@
-//! The store of threads, as a space has it: opened here and nowhere else, and used through its trait.
+//! The store of threads: opened here and nowhere else, and used through its trait.
+//!
+//! A space has one of its own, in files; or the user's signed settings name one that several machines share (`shared`).
 
-use std::path::Path;
+mod files;
+mod password;
+mod shared;
+
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use lillux::PublicKey;
+use lillux::file::LockedTempDir;
+use rye_engine::{Engine, Result};
+
+pub use files::fetch_transcript;
 pub use rye_store::block_on;
 pub use rye_store::{
     Approval, ApprovalDecision, ApprovalRecord, Attribution, BudgetCaps, BudgetRefusal, BudgetResource,
     ChangeReceiver, ChangedThreads, ChangesLost, Charge, ChargeScope, Claim, ClaimOutcome, ClaimPolicy,
     CommitOutcome, CreateOutcome, FolderDisposal, Forgery, JournalRecord, LedgerRow, LedgerRules, Liveness,
     NewThread, OpenApprovals, Owner, PruneOptions, PruneReport, Reservation, ReserveRequest, Settlement,
-    SpawnCap, SpawnCaps, StatusChange, StoreFreshness, StoreHandle, ThreadChange, ThreadCommit, ThreadFilter,
-    ThreadRow, ThreadStore, ThreadStoreError, TranscriptHead, TreeTotals, WaitKind,
+    SpawnCap, SpawnCaps, StatusChange, StoreFreshness, StoreHandle, Submission, SubmittedThread,
+    ThreadChange, ThreadCommit, ThreadFilter, ThreadRow, ThreadStore, ThreadStoreError, TranscriptHead,
+    TranscriptPart, TreeTotals, WaitKind, WorkerRecord,
 };
+use rye_store_postgres::LocalClock;
 use rye_store_sqlite::SqliteStore;
 pub use rye_store_sqlite::{
     ColumnSpec, DATABASE, IndexSpec, LedgerSpec, SystemProbe, ThreadSecret, current_owner, is_owner_gone,
 };
 pub use rye_store_sqlite::{StoreCondition, inspect as inspect_store, replace_database, thread_folders};
+
+pub use shared::{SHARED_LEASE_MS, SharedStoreConfig, key_text, may_be_shared};
+
+/// A store as a process works with it.
+pub struct OpenedStore {
+    /// The store.
+    pub store: StoreHandle,
+    /// Where files of the threads that run here are.
+    pub folder: PathBuf,
+    /// Keeps that folder, where it is this process's own.
+    pub work_dir: Option<LockedTempDir>,
+    /// Where files of threads that are looked at are.
+    pub files: PathBuf,
+    /// The keys whose transcripts count, beside the own one.
+    pub signers: Vec<PublicKey>,
+    /// Whether other machines share it.
+    pub is_shared: bool,
+}
+
+impl std::fmt::Debug for OpenedStore {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "OpenedStore({:?})", self.store)
+    }
+}
+
+/// Opens the store that holds the threads of a place, making what is missing: the one that the user's settings name, else
+/// the one in the folder of threads.
+///
+/// # Errors
+/// When it is damaged, newer than this code, or cannot be reached or made.
+pub fn open_configured(
+    engine: &Engine,
+    folder: &Path,
+    secret: &ThreadSecret,
+    spec: &LedgerSpec,
+    clock: LocalClock,
+) -> Result<OpenedStore> {
+    let Some(config) = SharedStoreConfig::current(engine)? else {
+        return Ok(OpenedStore {
+            store: open_store(folder, secret, spec)?,
+            folder: folder.to_owned(),
+            work_dir: None,
+            files: folder.to_owned(),
+            signers: Vec::new(),
+            is_shared: false,
+        });
+    };
+    open_shared(engine, &config, folder, spec, clock)
+}
+
+/// Opens a store that several machines share, for the threads of a place.
+///
+/// # Errors
+/// When it cannot be reached, is newer than this code, or there is no key to sign with.
+pub fn open_shared(
+    engine: &Engine,
+    config: &SharedStoreConfig,
+    place: &Path,
+    spec: &LedgerSpec,
+    clock: LocalClock,
+) -> Result<OpenedStore> {
+    let roots = &engine.workspace.roots;
+    let store = config.open(engine, place, spec.rules.clone(), clock)?;
+    let work_dir = config.work_dir(roots)?;
+    Ok(OpenedStore {
+        store,
+        folder: work_dir.path().to_owned(),
+        work_dir: Some(work_dir),
+        files: config.cache_dir(roots).join("files"),
+        signers: config.signers(),
+        is_shared: true,
+    })
+}
 
 /// Opens the store in the folder of threads, making what is missing.
 ///
@@ -26,7 +112,7 @@ pub fn open_store(
     folder: &Path,
     secret: &ThreadSecret,
     spec: &LedgerSpec,
-) -> Result<StoreHandle, ThreadStoreError> {
+) -> std::result::Result<StoreHandle, ThreadStoreError> {
     SqliteStore::open(folder, secret, spec).map(share)
 }
 
@@ -38,7 +124,7 @@ pub fn open_existing_store(
     folder: &Path,
     secret: &ThreadSecret,
     spec: &LedgerSpec,
-) -> Result<Option<StoreHandle>, ThreadStoreError> {
+) -> std::result::Result<Option<StoreHandle>, ThreadStoreError> {
     Ok(SqliteStore::open_existing(folder, secret, spec)?.map(share))
 }
 
@@ -49,7 +135,7 @@ pub fn open_existing_store(
 pub fn rolling_usage(
     signing_keys: &Path,
     budgets: &[rye_store::RollingBudget],
-) -> Result<Vec<rye_store::RollingUsage>, ThreadStoreError> {
+) -> std::result::Result<Vec<rye_store::RollingUsage>, ThreadStoreError> {
     rye_store_sqlite::rolling_usage(signing_keys, budgets)
 }
 

@@ -17,6 +17,7 @@ mod team;
 mod terminal;
 mod threads;
 mod ui;
+mod worker;
 
 use std::path::PathBuf;
 
@@ -43,6 +44,7 @@ pub use threads::{
     ResumeArguments, RunArguments, ThreadCommand, WaitArguments,
 };
 pub use ui::{TopArguments, UiArguments};
+pub use worker::{DoctorArguments, WorkerArguments};
 
 /// A signed, portable workspace for AI agents.
 #[derive(Debug, Parser)]
@@ -180,6 +182,8 @@ pub enum CliCommand {
     Top(TopArguments),
     /// Run the MCP server, over stdio or HTTP
     Mcp(McpArguments),
+    /// Run threads that others submit to a store in PostgreSQL
+    Worker(WorkerArguments),
     /// Run the daemon that runs threads in the background
     #[command(hide = true)]
     Background {
@@ -193,7 +197,7 @@ pub enum CliCommand {
     )]
     Ci,
     /// Check your setup and suggest fixes
-    Doctor,
+    Doctor(DoctorArguments),
     /// This installation of rye
     #[command(subcommand, name = "self")]
     Installation(InstallationCommand),

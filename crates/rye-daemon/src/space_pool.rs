@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use lillux::file::TempDirPool;
 use lillux::process::Launcher;
 use rye_agent::driver::MillisClock;
-use rye_agent::store::{DATABASE, LedgerSpec, ThreadSecret, open_existing_store};
+use rye_agent::store::{DATABASE, LedgerSpec, ThreadSecret, may_be_shared, open_existing_store};
 use rye_agent::threads::{Threads, ThreadsSetup, WatchGuard};
 use rye_engine::{
     Code, Engine, EngineOptions, EnginePool, Error, HostEnvironment, NativeTools, Result, WallClock,
@@ -88,7 +88,7 @@ impl SpacePool {
     }
 
     fn open_space(&self, location: &ThreadsLocation, environment: &Environment) -> Result<ThreadSpace> {
-        if !location.threads.join(DATABASE).is_file() {
+        if !location.threads.join(DATABASE).is_file() && !may_be_shared(&location.roots()) {
             let path = rye_item::text::one_line(&location.threads.display().to_string());
             return Err(Error::new(Code::NoThread, format!("no threads in `{path}`")));
         }
@@ -101,6 +101,7 @@ impl SpacePool {
             folder: location.threads.clone(),
             // Whatever these start runs here too.
             background: None,
+            worker: None,
         })?;
         let watching = threads.watch();
         Ok(ThreadSpace { threads, _watch_guard: watching, last_used: Mutex::new(Instant::now()) })
@@ -127,6 +128,10 @@ pub(crate) fn has_no_threads(location: &ThreadsLocation) -> bool {
         let secret = ThreadSecret::load(signing_keys).ok()??;
         let store = open_existing_store(threads, &secret, &LedgerSpec::default()).ok()??;
         store.has_detached().ok()
+    }
+    // What is in a store elsewhere is not asked here.
+    if may_be_shared(&location.roots()) {
+        return false;
     }
     !location.threads.join(DATABASE).exists()
         || has_some(&location.threads, &location.signing_keys) == Some(false)

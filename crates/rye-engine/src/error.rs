@@ -332,6 +332,10 @@ codes! {
     StoreOlder = "RYE1156", Integrity;
     /// The store of threads is missing or empty, beside the folders of its threads.
     StoreLost = "RYE1157", Integrity;
+    /// The settings do not say how the store that machines share is reached, or it cannot be used as it is.
+    StoreUnusable = "RYE1158", Failed;
+    /// A worker does not run what was submitted: it is not what it says, or not allowed there.
+    SubmissionRefused = "RYE1159", Denied;
     /// A model does not take a setting of the directive.
     SettingUnsupported = "RYE1161", Validation;
     /// A file cannot be an input.

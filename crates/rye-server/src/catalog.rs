@@ -164,7 +164,7 @@ pub(crate) fn thread_uri(id: &str) -> String {
 fn read_thread(engine: &Engine, uri: &str, id: &str) -> Result<ReadResourceResult> {
     let invalid = |error: String| Error::new(Code::InvalidArgument, error);
     let id = ThreadId::parse(id).map_err(|error| invalid(error.to_string()))?;
-    let index = ThreadIndex::open_in(&engine.workspace.roots)?;
+    let index = ThreadIndex::open_with(engine)?;
     let no_thread = || Error::from(ThreadStoreError::NoThread(id.clone()));
     let index = index.ok_or_else(no_thread)?;
     let row = index.store.verified_thread(&id)?.ok_or_else(no_thread)?;

@@ -24,6 +24,7 @@ mod tool_calls;
 mod tools;
 mod ui;
 mod worker_pool;
+mod worker_status;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -35,6 +36,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use http::{HttpEndpoint, HttpOptions};
 pub use ui::{UiEndpoint, UiOptions};
+pub use worker_status::{StatusSource, serve_worker_status};
 
 /// What the server must know of the process it lives in.
 #[derive(Clone, Debug)]

@@ -12,7 +12,7 @@ use rye_agent::definitions::ORCHESTRATOR;
 use rye_agent::driver::{CancelSignal, MillisClock};
 use rye_agent::prepare::{ThreadRequest, prepare};
 use rye_agent::status::{SuspendReason, ThreadStatus};
-use rye_agent::store::DATABASE;
+use rye_agent::store::{DATABASE, may_be_shared};
 use rye_agent::thread_id::ThreadId;
 use rye_agent::threads::{
     BackgroundHost, FinishedThread, Threads, ThreadsSetup, UserPolicy, UserThreadHost, WatchGuard,
@@ -123,7 +123,7 @@ impl ThreadService {
         let key = threads_key(&engine.workspace.roots);
         let (project, folder) = key.clone();
         // Where there has never been a thread, nothing is made for one that could not start.
-        if !folder.join(DATABASE).exists() {
+        if !folder.join(DATABASE).exists() && !may_be_shared(&engine.workspace.roots) {
             let none = || {
                 Error::new(Code::NoThread, "there are no threads in this project yet")
                     .hint("start one: rye_execute of a directive with thread `fork`")
@@ -146,6 +146,7 @@ impl ThreadService {
             }),
             folder,
             background: background.map(|client| Arc::new(client) as Arc<dyn BackgroundHost>),
+            worker: None,
         };
         let threads = Threads::open(setup)?;
         let watching = {

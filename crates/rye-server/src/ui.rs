@@ -23,7 +23,8 @@ use axum::routing::{get, post};
 use axum::{Extension, Router, middleware};
 use rye_agent::prepare::ThreadRequest;
 use rye_agent::threads::Threads;
-use rye_engine::{Code, Error, Result};
+use rye_agent::views::ThreadsPlace;
+use rye_engine::{Code, Engine, Error, Result};
 use rye_space::Roots;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -102,17 +103,17 @@ struct UiInner {
     clock: fn() -> u64,
 }
 
-impl AsRef<Roots> for UiInner {
-    fn as_ref(&self) -> &Roots {
-        self.roots()
-    }
-}
-
-impl UiInner {
+impl ThreadsPlace for UiInner {
     fn roots(&self) -> &Roots {
         &self.shared.engines.setup().roots
     }
 
+    fn engine(&self) -> Result<Arc<Engine>> {
+        Ok(self.shared.engines.engine(None)?.engine)
+    }
+}
+
+impl UiInner {
     fn now_ms(&self) -> u64 {
         (self.clock)()
     }
@@ -177,7 +178,7 @@ pub(crate) async fn serve(
     };
     let state = Arc::new(UiInner {
         hosts: access::AllowedHosts::new(bound, &options.http.hosts),
-        watcher: Watcher::start(roots, stop.clone())?,
+        watcher: Watcher::start(Arc::clone(&shared.engines), stop.clone())?,
         streams: Arc::new(Semaphore::new(MAX_STREAMS)),
         stop: stop.clone(),
         threads_dir,

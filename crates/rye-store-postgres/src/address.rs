@@ -52,17 +52,22 @@ impl fmt::Debug for PostgresAddress {
     }
 }
 
+/// The database that an address names, as files of passwords name it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerName {
+    /// The host, or the folder of its socket.
+    pub host: String,
+    /// The port.
+    pub port: String,
+    /// The database.
+    pub database: String,
+    /// The role.
+    pub user: String,
+}
+
 impl fmt::Display for PostgresAddress {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let user = self.config.get_user().unwrap_or("");
-        let host = match self.config.get_hosts().first() {
-            Some(Host::Tcp(name)) => name.clone(),
-            #[cfg(unix)]
-            Some(Host::Unix(path)) => path.display().to_string(),
-            None => "localhost".to_owned(),
-        };
-        let port = self.config.get_ports().first().copied().unwrap_or(5432);
-        let database = self.config.get_dbname().unwrap_or(user);
+        let ServerName { host, port, database, user } = self.server();
         let shown = format!("postgres://{user}@{host}:{port}/{database} (schema {})", self.schema);
         formatter.write_str(&one_line(&shown))
     }
@@ -130,6 +135,21 @@ impl PostgresAddress {
     #[must_use]
     pub fn with_certificates(self, file: PathBuf) -> Self {
         Self { certificates: Some(file), tls: Arc::default(), ..self }
+    }
+
+    /// The database it names.
+    #[must_use]
+    pub fn server(&self) -> ServerName {
+        let user = self.config.get_user().unwrap_or("").to_owned();
+        let host = match self.config.get_hosts().first() {
+            Some(Host::Tcp(name)) => name.clone(),
+            #[cfg(unix)]
+            Some(Host::Unix(path)) => path.display().to_string(),
+            None => "localhost".to_owned(),
+        };
+        let port = self.config.get_ports().first().copied().unwrap_or(5432).to_string();
+        let database = self.config.get_dbname().map_or_else(|| user.clone(), str::to_owned);
+        ServerName { host, port, database, user }
     }
 
     /// The schema.

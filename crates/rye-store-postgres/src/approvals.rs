@@ -118,7 +118,7 @@ impl StoredApproval {
         let answer = match (self.answer, self.answer_seal) {
             (None, None) => None,
             (Some(answer), Some(seal))
-                if sealer.is_valid(&answer_digest(sealer, &self.seal, &answer), &seal) =>
+                if sealer.is_valid_answer(&answer_digest(sealer, &self.seal, &answer), &seal) =>
             {
                 Some(serde_json::from_str(&answer).ok()?)
             }

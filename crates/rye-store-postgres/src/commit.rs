@@ -11,13 +11,14 @@ use rye_store::{
 use rye_thread::status::ThreadStatus;
 
 use crate::clock::DatabaseClock;
+use crate::cluster::TranscriptRows;
 use crate::db::Db;
 use crate::db_error::{DbError, to_integer, to_number, to_text};
 use crate::ledger::{self, LedgerCache, LedgerDraft};
 use crate::record::{RECORD_COLUMN_COUNT, ThreadRecord, forged_error, record_columns};
 use crate::seal::Sealer;
 use crate::writer::{Locks, WriteTx};
-use crate::{approvals, claims, rolling, waits};
+use crate::{approvals, claims, cluster, rolling, waits};
 
 /// What a commit needs to be locked.
 pub(crate) fn locks(commit: &ThreadCommit) -> Locks {
@@ -48,6 +49,7 @@ pub(crate) struct CommitCache {
     threads: BTreeMap<String, CachedThread>,
     ledger: LedgerCache,
     journal: JournalRows,
+    transcripts: TranscriptRows,
     /// Threads of which calls count in budgets of a day or a month.
     rolling: BTreeSet<String>,
     /// Whether a thread of these trees waits for money: then each commit is a run of its own, as its turn counts.
@@ -90,7 +92,8 @@ impl CommitCache {
             threads.insert(name, CachedThread { record, epoch, is_checked: false, is_changed: false });
         }
         let rolling = rolling.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
-        let mut cache = Self { threads, ledger, journal: JournalRows::default(), rolling, has_waits };
+        let (journal, transcripts) = Default::default();
+        let mut cache = Self { threads, ledger, journal, transcripts, rolling, has_waits };
         if has_waits && let Some(first) = commits.first() {
             cache.ledger.load_ahead(db, &first.thread, clock.to_database(first.at_ms)).await?;
         }
@@ -105,8 +108,9 @@ impl CommitCache {
             thread.record.seal_next(seal)?;
             records.push(&thread.record);
         }
-        futures_util::future::try_join3(
+        futures_util::future::try_join4(
             self.journal.save(db),
+            self.transcripts.save(db),
             self.ledger.save(db),
             ThreadRecord::update_all(&records, db),
         )
@@ -225,6 +229,7 @@ pub(crate) async fn commit(
         cache.has_waits |= target.has_waits;
         return Ok(CommitOutcome::Refused(refusal));
     }
+    cluster::check_part(commit)?;
     let journal = JournalRows::new(&mut target.record, &commit.records)?;
     target.settle(tx, commit).await?;
     let caps = commit.caps.unwrap_or(target.caps);
@@ -268,6 +273,9 @@ pub(crate) async fn commit(
         cache.ledger.merge(draft, &at)?;
     }
     cache.journal.append(journal);
+    if let Some(part) = commit.transcript.as_ref().filter(|_| !is_ended) {
+        cache.transcripts.add(target.record.thread, part)?;
+    }
     if !commit.rolling.is_empty() {
         cache.rolling.insert(commit.thread.to_string());
     }

@@ -14,8 +14,8 @@ use crate::db_error::{DbError, to_integer, to_number, to_text};
 use crate::ledger;
 use crate::record::{ThreadRecord, record_columns};
 use crate::seal::Seal;
-use crate::waits;
 use crate::writer::{Locks, WriteTx};
+use crate::{cluster, waits};
 
 /// What is locked for a new thread: the trees of its parent and of the thread it continues.
 pub(crate) fn locks(new: &NewThread) -> Locks {
@@ -145,6 +145,10 @@ pub(crate) async fn create(tx: &mut WriteTx<'_>, new: &NewThread) -> Result<Crea
     journal.save(db).await?;
     if is_queued {
         waits::queue_child(db, record.thread, tx.clock.to_database(new.at_ms)).await?;
+    }
+    if found.parent.is_none() {
+        let continued = found.before.as_ref().map(|before| before.root);
+        cluster::place(db, record.thread, tx.origin, new.submission.as_ref(), continued).await?;
     }
     for blob in &found.blobs {
         let sql = "INSERT INTO uses (thread, blob) VALUES ($1, $2) ON CONFLICT DO NOTHING";

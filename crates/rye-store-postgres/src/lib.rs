@@ -15,6 +15,7 @@ mod blobs;
 mod cancel_requests;
 mod claims;
 mod clock;
+mod cluster;
 mod commit;
 mod connection;
 mod create;
@@ -39,7 +40,7 @@ use std::time::Duration;
 
 use rye_store::{ChangeHub, LedgerRules, OwnerProbe, ThreadStoreError};
 
-pub use address::{PasswordSource, PostgresAddress};
+pub use address::{PasswordSource, PostgresAddress, ServerName};
 use clock::DatabaseClock;
 pub use clock::LocalClock;
 use connection::ReaderHandle;
@@ -67,6 +68,8 @@ pub struct PostgresOptions {
     pub clock: LocalClock,
     /// How long a database that cannot be reached is tried.
     pub retry_for: Duration,
+    /// The place whose threads only processes of this place take over, such as a project on a machine.
+    pub origin: String,
 }
 
 /// An open store of threads. Copies share it; it is closed when the last is dropped.
@@ -89,6 +92,7 @@ struct Shared {
     probe: Arc<dyn OwnerProbe>,
     clock: DatabaseClock,
     retry_for: Duration,
+    origin: String,
     /// The store's own number.
     store: i64,
     /// The number of this process's writer.
@@ -129,6 +133,10 @@ pub struct PostgresCondition {
     pub threads: u64,
     /// How many processes have it open: those that have written in the last day.
     pub writers: u64,
+    /// Whether the role may do all that is needed: make the schema where there is none, else read and change its tables.
+    pub has_rights: bool,
+    /// The fingerprints of the keys that signed the rows of threads, as the rows name them.
+    pub signers: Vec<String>,
 }
 
 impl PostgresStore {
@@ -153,6 +161,7 @@ impl PostgresStore {
             probe: options.probe,
             clock: DatabaseClock::new(options.clock),
             retry_for: options.retry_for,
+            origin: options.origin,
             store,
             writer: i64::from_be_bytes(bytes),
             changes: Arc::default(),
@@ -183,14 +192,28 @@ pub fn inspect(address: &PostgresAddress, now_ms: u64) -> Result<PostgresConditi
         let server = db.query_value("SELECT current_setting('server_version')", &[]).await?;
         let there: i64 =
             db.query_value("SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint", &[]).await?;
-        let (mut threads, mut writers) = (0, 0);
-        if version > 0 {
+        let (mut threads, mut writers, mut signers) = (0, 0, Vec::new());
+        let may_create = "SELECT has_database_privilege(current_database(), 'CREATE')";
+        let mut has_rights = true;
+        if version == 0 {
+            has_rights = db.query_value(may_create, &[]).await?;
+        } else {
+            let rights = "SELECT coalesce(bool_and(has_table_privilege(oid, 'SELECT') AND has_table_privilege(oid, 'INSERT')
+                    AND has_table_privilege(oid, 'UPDATE') AND has_table_privilege(oid, 'DELETE')), FALSE)
+                 FROM pg_class WHERE relkind = 'r' AND relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = $1)";
+            has_rights &= db.query_value::<bool>(rights, &[&address.schema()]).await?;
+        }
+        if version > 0 && has_rights {
+            for row in db.query("SELECT DISTINCT signer FROM threads ORDER BY signer LIMIT 100", &[]).await? {
+                signers.push(row.try_get(0)?);
+            }
             threads = db_error::to_number(db.query_value("SELECT count(*) FROM threads", &[]).await?)?;
             let recent = "SELECT count(*) FROM writers WHERE at > now() - interval '1 day'";
             writers = db_error::to_number(db.query_value(recent, &[]).await?)?;
         }
         let skew_ms = there.saturating_sub(db_error::to_integer(now_ms, "a time")?);
-        Ok(PostgresCondition { version, known: schema::VERSION, server, skew_ms, threads, writers })
+        let known = schema::VERSION;
+        Ok(PostgresCondition { version, known, server, skew_ms, threads, writers, has_rights, signers })
     };
     run_alone(look).map_err(|error: DbError| error.with_address(&shown))
 }

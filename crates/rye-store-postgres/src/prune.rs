@@ -87,6 +87,8 @@ pub(crate) async fn delete(
         "DELETE FROM uses WHERE thread = ANY($1)",
         "DELETE FROM approvals WHERE thread = ANY($1)",
         "DELETE FROM waits WHERE thread = ANY($1)",
+        "DELETE FROM transcripts WHERE thread = ANY($1)",
+        "DELETE FROM placements WHERE thread = ANY($1)",
         "DELETE FROM cancel_requests WHERE thread = ANY($1)",
         "DELETE FROM budget_ledger WHERE thread = ANY($1)",
         "DELETE FROM threads WHERE thread = ANY($1)",

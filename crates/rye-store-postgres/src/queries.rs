@@ -63,13 +63,15 @@ pub(crate) async fn journal(context: &ReadContext, id: &ThreadId) -> Result<Vec<
 
 /// What a thread's row is read from: the sealed columns, then these.
 macro_rules! select_threads {
-    ($before:literal, $rest:literal) => {
+    ($before:expr, $rest:literal) => {
         concat!(
             $before,
             "SELECT ",
             record_columns!(),
             ", lease_ms, note, pid, pid_start, boot_id, host,
-              (SELECT kind FROM waits WHERE waits.thread = threads.thread) FROM threads ",
+              (SELECT kind FROM waits WHERE waits.thread = threads.thread),
+              EXISTS (SELECT 1 FROM placements WHERE placements.thread = threads.root AND submission IS NOT NULL)
+              FROM threads ",
             $rest
         )
     };
@@ -124,6 +126,7 @@ fn thread_row(context: &ReadContext, row: &Row) -> Result<ThreadRow, DbError> {
         note: row.try_get(next + 1)?,
         owner: read_owner(row, next + 2)?,
         waiting: row.try_get::<_, Option<String>>(next + 6)?.as_deref().and_then(WaitKind::parse),
+        is_submitted: row.try_get(next + 7)?,
         is_forged,
     })
 }
@@ -175,14 +178,8 @@ macro_rules! subtree {
 
 pub(crate) async fn subtree(context: &ReadContext, id: &ThreadId) -> Result<Vec<ThreadRow>, DbError> {
     let number = row_number(&context.db, id).await?;
-    const FIND: &str = concat!(
-        subtree!(),
-        "SELECT ",
-        record_columns!(),
-        ", lease_ms, note, pid, pid_start, boot_id, host,
-          (SELECT kind FROM waits WHERE waits.thread = threads.thread) FROM threads
-          WHERE thread IN (SELECT member FROM tree) ORDER BY thread"
-    );
+    const FIND: &str =
+        select_threads!(subtree!(), "WHERE thread IN (SELECT member FROM tree) ORDER BY thread");
     query_rows(context, FIND, &[&number]).await
 }
 
@@ -326,8 +323,13 @@ pub(crate) async fn orphans(
     policy: ClaimPolicy,
 ) -> Result<Vec<ThreadRow>, DbError> {
     context.shared.clock.measure(&context.db).await?;
-    let sql = select_threads!("", "WHERE status IN ('running', 'created') ORDER BY thread");
-    let mut found = query_rows(context, sql, &[]).await?;
+    // Threads of other places are theirs, and submitted ones are the workers'.
+    let sql = select_threads!(
+        "",
+        "WHERE status IN ('running', 'created') AND root IN (
+            SELECT thread FROM placements WHERE origin = $1 AND submission IS NULL) ORDER BY thread"
+    );
+    let mut found = query_rows(context, sql, &[&context.shared.origin]).await?;
     let probe = context.shared.probe.as_ref();
     found.retain(|row| match &row.owner {
         Some(owner) => policy.can_take(owner, observer, row.heartbeat_ms, probe),
@@ -338,6 +340,8 @@ pub(crate) async fn orphans(
 }
 
 /// Whether a thread that runs by itself has not ended.
-pub(crate) async fn has_detached(db: &Db) -> Result<bool, DbError> {
-    db.query_value("SELECT EXISTS (SELECT 1 FROM threads WHERE detached AND completed_at IS NULL)", &[]).await
+pub(crate) async fn has_detached(context: &ReadContext) -> Result<bool, DbError> {
+    let sql = "SELECT EXISTS (SELECT 1 FROM threads JOIN placements ON placements.thread = threads.root
+         WHERE detached AND completed_at IS NULL AND origin = $1 AND submission IS NULL)";
+    context.db.query_value(sql, &[&context.shared.origin]).await
 }

@@ -9,18 +9,19 @@ use crate::db::Db;
 use crate::db_error::DbError;
 
 /// The version this code reads and writes.
-pub(crate) const VERSION: i64 = 1;
+pub(crate) const VERSION: i64 = 2;
 
 /// The steps from each version to the next.
-const MIGRATIONS: [&str; 1] = [MIGRATION_1_TABLES];
+const MIGRATIONS: [&str; 2] = [MIGRATION_1_TABLES, MIGRATION_2_WORKERS];
 
 /// The version of a schema; 0 when there is none.
 pub(crate) async fn version(db: &Db, address: &PostgresAddress) -> Result<i64, DbError> {
-    let found: Option<String> =
-        db.query_value("SELECT to_regclass($1 || '.schema_versions')::text", &[&address.schema()]).await?;
-    match found {
-        Some(_) => db.query_value("SELECT coalesce(max(version), 0) FROM schema_versions", &[]).await,
-        None => Ok(0),
+    // The catalog is read as a table: what a function says of names may be older than the lock that was just waited for.
+    let find = "SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_class JOIN pg_catalog.pg_namespace
+            ON pg_namespace.oid = relnamespace WHERE nspname = $1 AND relname = 'schema_versions')";
+    match db.query_value::<bool>(find, &[&address.schema()]).await? {
+        true => db.query_value("SELECT coalesce(max(version), 0) FROM schema_versions", &[]).await,
+        false => Ok(0),
     }
 }
 
@@ -257,4 +258,28 @@ CREATE TABLE rolling_calls (
     PRIMARY KEY (thread_id, call, scope, period)
 );
 CREATE INDEX rolling_calls_open ON rolling_calls (thread_id) WHERE NOT is_settled;
+";
+
+/// Transcripts, where trees belong, and workers. `seen_ms` is a time of the database's clock.
+const MIGRATION_2_WORKERS: &str = "
+CREATE TABLE transcripts (
+    thread BIGINT NOT NULL,
+    start BIGINT NOT NULL,
+    bytes BYTEA NOT NULL,
+    PRIMARY KEY (thread, start)
+);
+ALTER TABLE transcripts ALTER COLUMN bytes SET STORAGE EXTERNAL;
+CREATE TABLE placements (
+    thread BIGINT PRIMARY KEY,
+    origin TEXT NOT NULL,
+    submission BYTEA,
+    submitted BIGINT NOT NULL
+);
+CREATE TABLE workers (
+    name TEXT PRIMARY KEY,
+    body TEXT NOT NULL,
+    signer TEXT NOT NULL,
+    seal TEXT NOT NULL,
+    seen_ms BIGINT NOT NULL
+);
 ";

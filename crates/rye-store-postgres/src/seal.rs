@@ -20,6 +20,8 @@ pub struct StoreKeys {
     own: Arc<SecretKey>,
     fingerprint: Fingerprint,
     trusted: Arc<BTreeMap<String, PublicKey>>,
+    /// Those that may answer questions; `None` is all.
+    people: Option<Arc<HashSet<String>>>,
 }
 
 impl std::fmt::Debug for StoreKeys {
@@ -37,7 +39,14 @@ impl StoreKeys {
         let fingerprint = public.fingerprint();
         let all = others.into_iter().chain([public]);
         let trusted = all.map(|key| (key.fingerprint().to_string(), key)).collect();
-        Self { own: Arc::new(own), fingerprint, trusted: Arc::new(trusted) }
+        Self { own: Arc::new(own), fingerprint, trusted: Arc::new(trusted), people: None }
+    }
+
+    /// The same, with answers to questions counting only if one of these keys signed them.
+    #[must_use]
+    pub fn with_people<'a>(self, people: impl IntoIterator<Item = &'a PublicKey>) -> Self {
+        let people = people.into_iter().map(|key| key.fingerprint().to_string()).collect();
+        Self { people: Some(Arc::new(people)), ..self }
     }
 
     /// The fingerprint of the key that signs.
@@ -94,6 +103,12 @@ impl Sealer {
             self.remember(digest, &seal.signature);
         }
         is_valid
+    }
+
+    /// As [`Sealer::is_valid`], for what only people say.
+    pub(crate) fn is_valid_answer(&self, digest: &Digest, seal: &Seal) -> bool {
+        let people = self.keys.people.as_ref();
+        people.is_none_or(|people| people.contains(&seal.signer)) && self.is_valid(digest, seal)
     }
 
     fn remember(&self, digest: &Digest, signature: &str) {

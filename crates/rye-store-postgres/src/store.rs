@@ -5,8 +5,8 @@ use rye_store::{
     Approval, ApprovalDecision, ApprovalRecord, CancelRequest, ChangeReceiver, Charge, ChargeScope, Claim,
     ClaimOutcome, ClaimPolicy, CommitOutcome, CreateOutcome, JournalRecord, LedgerRow, NewThread,
     OpenApprovals, Owner, PruneOptions, PruneReport, Reservation, RollingBudget, RollingUsage, SpawnCaps,
-    StoreFreshness, StoreFuture, ThreadChange, ThreadCommit, ThreadFilter, ThreadRow, ThreadStore,
-    ThreadStoreError, TreeGroup, TreeTotals,
+    StoreFreshness, StoreFuture, Submission, SubmittedThread, ThreadChange, ThreadCommit, ThreadFilter,
+    ThreadRow, ThreadStore, ThreadStoreError, TreeGroup, TreeTotals, WorkerRecord,
 };
 use rye_thread::thread_id::ThreadId;
 
@@ -14,7 +14,8 @@ use crate::connection::ReadContext;
 use crate::db_error::DbError;
 use crate::writer::{Locks, WriteTx};
 use crate::{
-    PostgresStore, approvals, audit, blobs, cancel_requests, claims, create, prune, queries, rolling, waits,
+    PostgresStore, approvals, audit, blobs, cancel_requests, claims, cluster, create, prune, queries,
+    rolling, waits,
 };
 
 impl PostgresStore {
@@ -117,7 +118,7 @@ impl ThreadStore for PostgresStore {
     }
 
     fn has_detached(&self) -> StoreFuture<'_, bool> {
-        self.reading(async |context: &ReadContext| queries::has_detached(&context.db).await)
+        self.reading(async |context: &ReadContext| queries::has_detached(context).await)
     }
 
     fn set_note<'a>(&'a self, id: &'a ThreadId, reason: &'a str) -> StoreFuture<'a, ()> {
@@ -297,6 +298,40 @@ impl ThreadStore for PostgresStore {
 
     fn accept_older(&self) -> StoreFuture<'_, ()> {
         Box::pin(async move { Ok(()) })
+    }
+
+    fn keeps_transcripts(&self) -> bool {
+        true
+    }
+
+    fn transcript<'a>(&'a self, id: &'a ThreadId, from: u64) -> StoreFuture<'a, Vec<u8>> {
+        let id = id.clone();
+        self.reading(async move |context: &ReadContext| cluster::transcript(&context.db, &id, from).await)
+    }
+
+    fn submission<'a>(&'a self, id: &'a ThreadId) -> StoreFuture<'a, Option<Submission>> {
+        let id = id.clone();
+        self.reading(async move |context: &ReadContext| cluster::submission(&context.db, &id).await)
+    }
+
+    fn submitted<'a>(
+        &'a self,
+        observer: &'a Owner,
+        policy: ClaimPolicy,
+    ) -> StoreFuture<'a, Vec<SubmittedThread>> {
+        let observer = observer.clone();
+        self.reading(async move |context: &ReadContext| cluster::submitted(context, &observer, policy).await)
+    }
+
+    fn put_worker<'a>(&'a self, name: &'a str, body: &'a str, _: u64) -> StoreFuture<'a, ()> {
+        let (name, body) = (name.to_owned(), body.to_owned());
+        self.writing(Locks::default(), async move |tx: &mut WriteTx<'_>| {
+            cluster::put_worker(tx, &name, &body).await
+        })
+    }
+
+    fn workers(&self) -> StoreFuture<'_, Vec<WorkerRecord>> {
+        self.reading(async |context: &ReadContext| cluster::workers(context).await)
     }
 
     fn prune<'a>(&'a self, options: &'a PruneOptions) -> StoreFuture<'a, PruneReport> {

@@ -48,6 +48,8 @@ pub(crate) struct WriteTx<'a> {
     pub(crate) rules: &'a LedgerRules,
     pub(crate) clock: &'a DatabaseClock,
     pub(crate) probe: &'a dyn OwnerProbe,
+    /// The place that this process works for.
+    pub(crate) origin: &'a str,
     changes: &'a mut Vec<ThreadChange>,
     has_written: Cell<bool>,
 }
@@ -496,6 +498,7 @@ impl Writer {
             rules: &self.shared.rules,
             clock: &self.shared.clock,
             probe: self.shared.probe.as_ref(),
+            origin: &self.shared.origin,
             changes,
             has_written: Cell::new(false),
         };

@@ -24,6 +24,10 @@ struct ParentRow {
 
 /// Makes a thread, or says which cap is reached.
 pub(super) fn create(tx: &mut WriteTx<'_, '_>, new: &NewThread) -> Result<CreateOutcome, DbError> {
+    if new.submission.is_some() {
+        let message = "a store of one machine has no workers: a thread cannot be submitted to it".to_owned();
+        return Err(ThreadStoreError::Failed(message).into());
+    }
     let parent = new.parent.as_ref().map(|id| find_parent(tx, id)).transpose()?;
     if let (Some(parent), Some(id)) = (&parent, &new.parent) {
         row_seal::check(tx, parent.row, id)?;

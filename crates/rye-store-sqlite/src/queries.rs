@@ -164,6 +164,7 @@ fn thread_row(row: &Row<'_>, seal: &RowSealer) -> Result<ThreadRow, DbError> {
             .map(|(sequence, hash)| TranscriptHead { sequence, hash: Digest::from_bytes(hash) }),
         owner: claims::read_owner(row, 29)?,
         is_detached: row.get(33)?,
+        is_submitted: false,
         note: row.get(34)?,
         waiting: row.get::<_, Option<String>>(35)?.as_deref().and_then(WaitKind::parse),
         is_forged,

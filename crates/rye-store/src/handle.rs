@@ -9,8 +9,8 @@ use crate::{
     Approval, ApprovalDecision, ApprovalRecord, CancelRequest, ChangeReceiver, ChangedThreads, Charge,
     ChargeScope, Claim, ClaimOutcome, ClaimPolicy, CommitOutcome, CreateOutcome, JournalRecord, LedgerRow,
     NewThread, OpenApprovals, Owner, PruneOptions, PruneReport, Reservation, RollingBudget, RollingUsage,
-    SpawnCaps, StoreFreshness, StoreFuture, ThreadCommit, ThreadFilter, ThreadRow, ThreadStore,
-    ThreadStoreError, TreeTotals, block_on,
+    SpawnCaps, StoreFreshness, StoreFuture, Submission, SubmittedThread, ThreadCommit, ThreadFilter,
+    ThreadRow, ThreadStore, ThreadStoreError, TreeTotals, WorkerRecord, block_on,
 };
 
 /// A shared store. Writes on the way of a thread are asynchronous, questions wait; [`StoreHandle::shared`] gives the
@@ -118,6 +118,16 @@ waiting! {
     ensure_current => ensure_current() -> ();
     /// See [`ThreadStore::accept_older`].
     accept_older => accept_older() -> ();
+    /// See [`ThreadStore::transcript`].
+    transcript => transcript(id: &ThreadId, from: u64) -> Vec<u8>;
+    /// See [`ThreadStore::submission`].
+    submission => submission(id: &ThreadId) -> Option<Submission>;
+    /// See [`ThreadStore::submitted`].
+    submitted => submitted(observer: &Owner, policy: ClaimPolicy) -> Vec<SubmittedThread>;
+    /// See [`ThreadStore::put_worker`].
+    put_worker => put_worker(name: &str, body: &str, at_ms: u64) -> ();
+    /// See [`ThreadStore::workers`].
+    workers => workers() -> Vec<WorkerRecord>;
     /// See [`ThreadStore::prune`].
     prune => prune(options: &PruneOptions) -> PruneReport;
     /// See [`ThreadStore::prune_candidates`].
@@ -133,6 +143,12 @@ impl StoreHandle {
     #[must_use]
     pub fn shared(&self) -> &Arc<dyn ThreadStore> {
         &self.0
+    }
+
+    /// See [`ThreadStore::keeps_transcripts`].
+    #[must_use]
+    pub fn keeps_transcripts(&self) -> bool {
+        self.0.keeps_transcripts()
     }
 
     /// See [`ThreadStore::create`].

@@ -12,7 +12,9 @@ mod block_on;
 mod chain;
 mod changes;
 mod claims;
+mod cluster;
 mod error;
+mod freshness;
 mod handle;
 mod memory;
 mod owner;
@@ -25,7 +27,9 @@ pub use block_on::{block_on, can_block};
 pub use chain::{journal_genesis, next_journal_hash};
 pub use changes::{ChangeHub, ChangeReceiver, ChangesLost};
 pub use claims::ClaimPolicy;
+pub use cluster::{MAX_TRANSCRIPT_READ_BYTES, Submission, SubmittedThread, TranscriptPart, WorkerRecord};
 pub use error::{Forgery, ThreadStoreError};
+pub use freshness::StoreFreshness;
 pub use handle::StoreHandle;
 pub use memory::MemoryStore;
 pub use owner::{Liveness, Owner, OwnerProbe};
@@ -34,8 +38,7 @@ pub use records::{
     Approval, ApprovalDecision, ApprovalRecord, BudgetCaps, CancelRequest, ChangedThreads, Charge,
     ChargeScope, Claim, ClaimOutcome, CommitOutcome, CreateOutcome, JournalRecord, LedgerRow, LedgerRules,
     MAX_CANCEL_REQUEST_AGE_MS, NewThread, OpenApprovals, Reservation, ReserveRequest, Settlement, SpawnCap,
-    SpawnCaps, StatusChange, StoreFreshness, ThreadChange, ThreadCommit, ThreadFilter, ThreadRow,
-    TranscriptHead, TreeTotals,
+    SpawnCaps, StatusChange, ThreadChange, ThreadCommit, ThreadFilter, ThreadRow, TranscriptHead, TreeTotals,
 };
 pub use rye_thread::cost::Attribution;
 pub use rye_thread::machine::{BudgetRefusal, BudgetResource};

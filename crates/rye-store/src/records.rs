@@ -11,7 +11,7 @@ use rye_thread::rolling::RollingBudget;
 use rye_thread::status::{SuspendReason, ThreadStatus};
 use rye_thread::thread_id::ThreadId;
 
-use crate::{Owner, WaitKind};
+use crate::{Owner, TranscriptPart, WaitKind};
 
 /// A thread that is about to be.
 #[derive(Clone, Debug)]
@@ -48,6 +48,8 @@ pub struct NewThread {
     pub blobs: Vec<Digest>,
     /// Its first records.
     pub records: Vec<JournalRecord>,
+    /// The submission that lets any worker run it and all below it, by digest; it is one of the blobs.
+    pub submission: Option<Digest>,
     /// Now.
     pub at_ms: u64,
 }
@@ -172,6 +174,8 @@ pub struct ThreadCommit {
     pub approvals: Vec<Approval>,
     /// How far its transcript goes.
     pub transcript_head: Option<TranscriptHead>,
+    /// What its transcript has got since the last commit, for a store that keeps transcripts.
+    pub transcript: Option<TranscriptPart>,
     /// Whether the thread is given up with this: the claim is worth nothing afterwards.
     pub is_last: bool,
 }
@@ -195,6 +199,7 @@ impl ThreadCommit {
             status: None,
             approvals: Vec::new(),
             transcript_head: None,
+            transcript: None,
             is_last: false,
         }
     }
@@ -425,6 +430,8 @@ pub struct ThreadRow {
     pub heartbeat_ms: u64,
     /// Whether it continues without the command that started it.
     pub is_detached: bool,
+    /// Whether it was submitted: workers run it.
+    pub is_submitted: bool,
     /// Why no process continues with it, if one tried.
     pub note: Option<String>,
     /// What it waits for in the store.
@@ -551,42 +558,6 @@ pub struct ThreadChange {
     pub thread: ThreadId,
     /// Where it stands now, when that changed.
     pub status: Option<ThreadStatus>,
-}
-
-/// How a store stands against what was recorded of it in user space.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct StoreFreshness {
-    /// Whether anything is recorded; if not, its age is not known.
-    pub is_recorded: bool,
-    /// Whether another store lies here than the one that was last used here.
-    pub is_replaced: bool,
-    /// Threads that had come further.
-    pub rolled_back: Vec<ThreadId>,
-    /// Threads that were here.
-    pub missing: Vec<ThreadId>,
-}
-
-impl StoreFreshness {
-    /// Whether the store is at least as far as recorded.
-    #[must_use]
-    pub fn is_current(&self) -> bool {
-        !self.is_replaced && self.rolled_back.is_empty() && self.missing.is_empty()
-    }
-
-    /// What is older or missing, in words; `None` when nothing is.
-    #[must_use]
-    pub fn problem(&self) -> Option<String> {
-        let first = |ids: &[ThreadId], what: &str| {
-            ids.first().map(|id| match ids.len() {
-                1 => format!("{id} {what}"),
-                count => format!("{id} and {} more {what}", count - 1),
-            })
-        };
-        let other = self.is_replaced.then(|| "another store was last used here".to_owned());
-        let parts = [other, first(&self.rolled_back, "had come further"), first(&self.missing, "missing")];
-        let parts: Vec<String> = parts.into_iter().flatten().collect();
-        (!parts.is_empty()).then(|| parts.join("; "))
-    }
 }
 
 /// The rules of booking that settings may change.

@@ -9,7 +9,8 @@ use crate::{
     Approval, ApprovalDecision, ApprovalRecord, CancelRequest, ChangeReceiver, ChangedThreads, Charge,
     ChargeScope, Claim, ClaimOutcome, ClaimPolicy, CommitOutcome, CreateOutcome, JournalRecord, LedgerRow,
     NewThread, OpenApprovals, Owner, PruneOptions, PruneReport, Reservation, RollingBudget, RollingUsage,
-    SpawnCaps, StoreFreshness, ThreadCommit, ThreadFilter, ThreadRow, ThreadStoreError, TreeTotals,
+    SpawnCaps, StoreFreshness, Submission, SubmittedThread, ThreadCommit, ThreadFilter, ThreadRow,
+    ThreadStoreError, TreeTotals, WorkerRecord,
 };
 
 /// What a store answers, later. It needs no runtime to get there.
@@ -180,6 +181,47 @@ pub trait ThreadStore: std::fmt::Debug + Send + Sync {
 
     /// As [`ThreadStore::prune`], if that was not done by itself for a day; `None` if it was.
     fn prune_if_due<'a>(&'a self, options: &'a PruneOptions) -> StoreFuture<'a, Option<PruneReport>>;
+
+    /// Whether transcripts are kept here, for machines that share no files. Else they are files alone, and commits need not
+    /// carry them.
+    fn keeps_transcripts(&self) -> bool {
+        false
+    }
+
+    /// A thread's transcript from a byte on, as far as it is kept here; at most [`crate::MAX_TRANSCRIPT_READ_BYTES`].
+    fn transcript<'a>(&'a self, id: &'a ThreadId, from: u64) -> StoreFuture<'a, Vec<u8>> {
+        let _ = (id, from);
+        Box::pin(std::future::ready(Ok(Vec::new())))
+    }
+
+    /// The submission of the tree that a thread is in: workers run such threads, and no other process does.
+    fn submission<'a>(&'a self, id: &'a ThreadId) -> StoreFuture<'a, Option<Submission>> {
+        let _ = id;
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
+    /// Submitted threads that wait for a worker: no process has them, or they may be taken from their holders, seen from
+    /// `observer`; also those that stopped to ask people and were answered. The oldest first.
+    fn submitted<'a>(
+        &'a self,
+        observer: &'a Owner,
+        policy: ClaimPolicy,
+    ) -> StoreFuture<'a, Vec<SubmittedThread>> {
+        let _ = (observer, policy);
+        Box::pin(std::future::ready(Ok(Vec::new())))
+    }
+
+    /// Notes what a worker offers; an empty text says that it has ended.
+    fn put_worker<'a>(&'a self, name: &'a str, body: &'a str, at_ms: u64) -> StoreFuture<'a, ()> {
+        let _ = (name, body, at_ms);
+        let message = "a store of one machine has no workers".to_owned();
+        Box::pin(std::future::ready(Err(ThreadStoreError::Failed(message))))
+    }
+
+    /// The workers that have not ended, and those that died not long ago, by name.
+    fn workers(&self) -> StoreFuture<'_, Vec<WorkerRecord>> {
+        Box::pin(std::future::ready(Ok(Vec::new())))
+    }
 
     /// A thread's row, to rely on: a forged one is refused.
     fn verified_thread<'a>(&'a self, id: &'a ThreadId) -> StoreFuture<'a, Option<ThreadRow>> {

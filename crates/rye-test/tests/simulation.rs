@@ -198,6 +198,7 @@ fn postgres_store_breaks_nothing_either() {
             probe: Arc::new(SystemProbe),
             clock: Arc::new(now_ms),
             retry_for: DEFAULT_RETRY_FOR,
+            origin: String::new(),
         });
         let store: Arc<dyn ThreadStore> = Arc::new(store.expect("a store"));
         let report = simulate(seed, &SimOptions::default(), StoreHandle::from(store), folder.path());

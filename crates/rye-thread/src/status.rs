@@ -67,6 +67,12 @@ impl ThreadStatus {
         Self::ALL.into_iter().find(|status| status.as_str() == word)
     }
 
+    /// Whether a process runs it, or is to.
+    #[must_use]
+    pub fn is_at_work(self) -> bool {
+        matches!(self, Self::Created | Self::Running)
+    }
+
     /// Whether nothing can happen to it any more.
     #[must_use]
     pub fn is_terminal(self) -> bool {
@@ -109,6 +115,15 @@ impl SuspendReason {
             Self::Budget => "budget",
             Self::Approval => "approval",
             Self::Provider => "provider",
+        }
+    }
+
+    /// Whether a person's answer lets the thread continue.
+    #[must_use]
+    pub fn is_answerable(self) -> bool {
+        match self {
+            Self::Limit | Self::Budget | Self::Approval => true,
+            Self::Error | Self::Provider => false,
         }
     }
 

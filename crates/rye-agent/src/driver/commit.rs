@@ -181,6 +181,7 @@ impl ThreadDriver {
             status,
             is_last: is_stop,
             transcript_head: self.transcript.head(),
+            transcript: self.transcript.unstored_part(),
             ..ThreadCommit::new(id, self.claim, self.deps.clock.now_ms())
         };
         let committed = self.deps.journal.commit(commit).await?;
@@ -188,6 +189,7 @@ impl ThreadDriver {
             self.transcript.discard();
         }
         self.notify_released();
+        self.transcript.mark_stored();
         match self.write_due_files(is_stop) {
             // It has ended or stopped, and the journal says so: its files are written again by the next command that reads them.
             Err(_) if is_stop => {}

@@ -55,6 +55,11 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 pub trait ThreadJournal: Send + Sync {
     /// Writes records, settlements, a reservation and a status in one transaction.
     fn commit(&self, commit: ThreadCommit) -> BoxFuture<'_, Result<CommitOutcome, ThreadStoreError>>;
+
+    /// Whether commits carry the lines of transcripts.
+    fn keeps_transcripts(&self) -> bool {
+        false
+    }
 }
 
 /// Other threads, as a thread reaches them.
@@ -265,6 +270,9 @@ impl ThreadDriver {
         let saved_ms = deps.clock.monotonic_ms();
         let mut transcript = resume.transcript;
         // What older threads write has no complete schema.
+        if deps.journal.keeps_transcripts() {
+            transcript.keep_new_in_store();
+        }
         transcript.checks_payloads = resume.state.spec.template.revision >= 1;
         Self {
             deps,

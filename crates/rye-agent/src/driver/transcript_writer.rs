@@ -15,7 +15,7 @@ use crate::capability::Capabilities;
 use crate::core_event::{CoreEvent, core_event};
 use crate::machine::{Effect, ThreadState};
 use crate::status::{SuspendReason, ThreadStatus};
-use crate::store::{JournalRecord, TranscriptHead};
+use crate::store::{JournalRecord, TranscriptHead, TranscriptPart};
 use crate::thread_id::ThreadId;
 use crate::transcript::{self, Criticality, NewEvent, TranscriptLines, TranscriptSigner, TranscriptTail};
 
@@ -37,6 +37,8 @@ pub struct TranscriptWriter {
     written_ms: u64,
     /// How long the file is, as far as this writer knows.
     file_bytes: u64,
+    /// What the store does not have yet, where it keeps transcripts.
+    unstored: Option<TranscriptPart>,
     /// Whether payloads are checked against the schemas of core events.
     pub(super) checks_payloads: bool,
 }
@@ -73,7 +75,42 @@ impl TranscriptWriter {
             pending_text: None,
             next_chunk: None,
             written_ms: 0,
+            unstored: None,
             checks_payloads: true,
+        }
+    }
+
+    /// Has commits carry what the store lacks: it has the transcript as far as it is `kept`, and the file may have more or
+    /// something else behind that.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub(crate) fn keep_in_store(&mut self, kept: &[u8]) -> io::Result<()> {
+        let path = self.folder.join(transcript::TRANSCRIPT_FILE);
+        let written = transcript::read_bytes(&path)?;
+        let same = kept.iter().zip(&written).take_while(|(kept, written)| kept == written).count();
+        let bytes = written.get(same..).unwrap_or_default().to_vec();
+        self.unstored = Some(TranscriptPart { from: same as u64, bytes });
+        Ok(())
+    }
+
+    /// As [`TranscriptWriter::keep_in_store`], of a transcript that the store has nothing of and that has no line yet.
+    pub(super) fn keep_new_in_store(&mut self) {
+        self.unstored.get_or_insert_default();
+    }
+
+    /// What a commit carries: all that the store lacks, and what was pushed since.
+    pub(super) fn unstored_part(&self) -> Option<TranscriptPart> {
+        let mut part = self.unstored.clone()?;
+        part.bytes.extend_from_slice(self.lines.pending());
+        Some(part)
+    }
+
+    /// The store has what is released now.
+    pub(super) fn mark_stored(&mut self) {
+        if let Some(part) = &mut self.unstored {
+            part.from += part.bytes.len() as u64;
+            part.bytes.clear();
         }
     }
 
@@ -186,7 +223,11 @@ impl TranscriptWriter {
     /// What was pushed is durable now: it may be written. Gives the new lines.
     pub(super) fn release(&mut self) -> &[u8] {
         let from = self.ready.len();
-        self.ready.append(&mut self.lines.drain());
+        let mut lines = self.lines.drain();
+        if let Some(part) = &mut self.unstored {
+            part.bytes.extend_from_slice(&lines);
+        }
+        self.ready.append(&mut lines);
         self.ready.get(from..).unwrap_or_default()
     }
 

@@ -2,6 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use rye_item::{ItemRef, ItemType, Space};
+use rye_space::Workspace;
+use rye_trust::Subject;
+
 use super::{ProviderItem, Providers};
 
 /// How many letters a name may differ by to be taken for a misspelling.
@@ -25,6 +29,38 @@ impl Providers {
             );
         }
         notices
+    }
+}
+
+impl Providers {
+    /// The variables that hold keys and are not set, of all providers.
+    #[must_use]
+    pub fn missing_variables(&self, environment: &BTreeMap<String, String>) -> Vec<String> {
+        let variables = self.0.iter().filter_map(ProviderItem::key_variable);
+        variables.filter(|name| environment.get(name).is_none_or(String::is_empty)).collect()
+    }
+
+    /// The variable that holds the key of a provider which the project brings itself; `None` for any other.
+    #[must_use]
+    pub fn project_key(&self, workspace: &Workspace, name: &str) -> Option<String> {
+        let provider = self.0.iter().find(|provider| provider.is_named(name))?;
+        let item = ItemRef::new(ItemType::Tool, provider.id.clone());
+        let located = workspace.spaces.locate(&item, None).ok()?;
+        if *located.space() == Space::Project { provider.key_variable() } else { None }
+    }
+
+    /// The names of those whose keys are set.
+    #[must_use]
+    pub fn configured(&self, environment: &BTreeMap<String, String>) -> Vec<String> {
+        let configured = self.0.iter().filter(|provider| provider.is_configured(None, environment));
+        configured.map(|provider| provider.name().to_owned()).collect()
+    }
+
+    /// Whether a provider needs a key for a model. One that is not known may.
+    #[must_use]
+    pub fn needs_key(&self, name: &str, model: &str) -> bool {
+        let found = self.0.iter().find(|provider| provider.is_named(name));
+        found.and_then(|provider| provider.file.as_ref().ok()).is_none_or(|file| file.needs_key(model))
     }
 }
 

@@ -257,6 +257,9 @@ impl ThreadRuntime {
         if !matches!(row.status, ThreadStatus::Created | ThreadStatus::Running) {
             return Ok(());
         }
+        if self.is_left_to_workers(id).await? {
+            return Ok(());
+        }
         let claim = match self.claim_thread(id).await {
             Ok(claim) => claim,
             Err(error) if error.code == Code::ThreadHeld => return Ok(()),
@@ -288,6 +291,9 @@ impl ThreadRuntime {
         row: &ThreadRow,
         is_ours: bool,
     ) -> std::result::Result<(), String> {
+        if self.is_left_to_workers(&row.id).await.map_err(|error| error.to_string())? {
+            return Ok(());
+        }
         // Where nothing was ever left to another process, it is a copy: it resumes where it was left, or when a person
         // says so.
         let has_threads = self.setup.background.as_ref().is_some_and(|background| background.has_threads());

@@ -86,6 +86,10 @@ impl CommitJournal {
 }
 
 impl ThreadJournal for CommitJournal {
+    fn keeps_transcripts(&self) -> bool {
+        self.store.keeps_transcripts()
+    }
+
     fn commit(
         &self,
         mut commit: ThreadCommit,

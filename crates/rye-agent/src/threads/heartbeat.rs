@@ -6,6 +6,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use lillux::file;
@@ -15,6 +16,7 @@ use super::control::{CANCEL_FILES, KILL_REASON, wait_until_aborted};
 use super::resume::ResumeOptions;
 use super::{ThreadRuntime, Threads};
 use crate::driver::CancelSignal;
+use crate::store::Claim;
 use crate::thread_id::ThreadId;
 
 /// How often requests are looked for.
@@ -22,6 +24,9 @@ const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// How many looks lie between two heartbeats.
 const POLLS_PER_HEARTBEAT: u32 = 25;
+
+/// How many looks lie between two questions to a shared store that has not said that it changed.
+const POLLS_PER_LOOK: u32 = 10;
 
 /// How many folders of threads are looked into at one look.
 const MAX_FOLDERS_PER_POLL: usize = 256;
@@ -41,7 +46,7 @@ impl Threads {
                 if polls.is_multiple_of(POLLS_PER_HEARTBEAT) {
                     inner.heartbeat().await;
                 }
-                inner.cancel_requested().await;
+                inner.cancel_requested(polls).await;
                 let poller = Arc::clone(&inner);
                 offset = tokio::task::spawn_blocking(move || poller.poll_cancel_files(offset))
                     .await
@@ -73,25 +78,40 @@ impl ThreadRuntime {
         // One that another process took over by force is not this one's to run any more.
         let lost = self.store.heartbeat(claims, self.setup.clock.now_ms()).await.unwrap_or_default();
         for (id, claim) in lost {
-            let Some(task) = self.running.abort(&id, claim) else { continue };
-            wait_until_aborted(&task).await;
-            let requests = self.store.cancel_requests().await.unwrap_or_default();
-            if requests.iter().any(|request| request.thread == id && request.reason == KILL_REASON) {
-                // The process that kills it waits for this.
-                let _ = self.store.clear_cancel_request(&id).await;
-            }
+            self.drop_lost(&id, claim).await;
+        }
+    }
+
+    /// Ends the work on a thread that another process took.
+    pub(super) async fn drop_lost(&self, id: &ThreadId, claim: Claim) {
+        let Some(task) = self.running.abort(id, claim) else { return };
+        wait_until_aborted(&task).await;
+        let requests = self.store.cancel_requests().await.unwrap_or_default();
+        if requests.iter().any(|request| request.thread == *id && request.reason == KILL_REASON) {
+            // The process that kills it waits for this.
+            let _ = self.store.clear_cancel_request(id).await;
         }
     }
 
     /// Cancels the threads of this process that the store has requests for. A request stays until the thread has stopped:
     /// if this process dies before, the next one that takes the thread over finds it.
-    async fn cancel_requested(&self) {
+    async fn cancel_requested(&self, polls: u32) {
         if self.running.claims().is_empty() {
+            return;
+        }
+        // A server elsewhere is asked when it has changed, and now and then in any case.
+        if self.is_shared && !polls.is_multiple_of(POLLS_PER_LOOK) && !self.has_changed().await {
             return;
         }
         for request in self.store.cancel_requests().await.unwrap_or_default() {
             self.running.cancel(&request.thread, &request.reason);
         }
+    }
+
+    /// Whether the store has changed since this was last asked.
+    async fn has_changed(&self) -> bool {
+        let Ok(version) = self.store.data_version().await else { return true };
+        self.seen_version.swap(version, Ordering::Relaxed) != version
     }
 
     /// Looks for cancel files in the folders of the threads whose turn it is. Gives the next turn.

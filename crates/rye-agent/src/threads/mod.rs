@@ -27,12 +27,15 @@ mod start;
 mod transcripts;
 mod user;
 mod wait;
+mod worker;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicI64;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use lillux::SecretKey;
 use rye_engine::verbs::notify::NotificationTargets;
 use rye_engine::{Code, Engine, Error, Result};
 use tokio::sync::watch::Receiver;
@@ -56,8 +59,8 @@ use crate::rolling::RollingBudgets;
 use crate::spec::ThreadSpec;
 use crate::status::ThreadStatus;
 use crate::store::{
-    ColumnSpec, IndexSpec, LedgerRules, LedgerSpec, Owner, PruneOptions, StoreHandle, ThreadSecret,
-    ThreadStore, current_owner, open_store,
+    ColumnSpec, IndexSpec, LedgerRules, LedgerSpec, OpenedStore, Owner, PruneOptions, StoreHandle,
+    ThreadSecret, ThreadStore, current_owner, open_configured,
 };
 use crate::thread_id::ThreadId;
 use crate::transcript::TranscriptSigner;
@@ -95,6 +98,19 @@ pub struct ThreadsSetup {
     pub folder: PathBuf,
     /// What runs threads that are not waited for; without it they run in this process.
     pub background: Option<Arc<dyn BackgroundHost>>,
+    /// The worker whose threads these are, if they are a worker's.
+    pub worker: Option<WorkerPlace>,
+}
+
+/// What all trees of one worker share.
+#[derive(Clone)]
+pub struct WorkerPlace {
+    /// The store.
+    pub store: Arc<OpenedStore>,
+    /// The worker's key.
+    pub signing_key: Arc<SecretKey>,
+    /// The worker, by which others judge whether it lives.
+    pub owner: Owner,
 }
 
 /// The threads of one space. Clones are the same threads.
@@ -114,8 +130,12 @@ pub(crate) struct ThreadRuntime {
     drivers: Arc<DriverSetup>,
     control: Arc<ThreadControl>,
     owner: Owner,
+    /// Whether other machines share the store.
+    is_shared: bool,
     orphans: OrphanDetection,
     notifications: WatchedConfig<NotificationTargets>,
+    /// The version of the store when requests were last looked for.
+    seen_version: AtomicI64,
     /// When it was last looked whether old threads are to be forgotten.
     prune_checked_at: Mutex<Option<Instant>>,
 }
@@ -174,14 +194,25 @@ impl Threads {
             ThreadPreparer::open(Arc::clone(&setup.engine), setup.environment.clone(), &engine)?;
         let keys = engine.workspace.roots.signing_keys.clone();
         let secret = ThreadSecret::load_or_create(&keys)?;
-        let signer = Arc::new(TranscriptSigner::new(
-            engine.unlocked_signing_key().unwrap_or_else(|_| secret.transcript_key()),
-        ));
-        let tokens = Arc::new(TokenIssuer::new(secret.token_key()));
-        let store = open_store(&setup.folder, &secret, &ledger_spec(&config))?;
         let clock = Arc::clone(&setup.clock);
-        let records =
-            Arc::new(ThreadRecords::new(store.clone(), setup.folder.clone(), Arc::clone(&clock), signer));
+        let opened = match &setup.worker {
+            Some(worker) => Arc::clone(&worker.store),
+            None => {
+                let clock = Arc::clone(&clock);
+                let now_ms = Arc::new(move || clock.now_ms());
+                Arc::new(open_configured(&engine, &setup.folder, &secret, &ledger_spec(&config), now_ms)?)
+            }
+        };
+        let signing_key = match (&setup.worker, opened.is_shared) {
+            (Some(worker), _) => worker.signing_key.duplicate(),
+            (None, true) => engine.signing_key()?,
+            (None, false) => engine.unlocked_signing_key().unwrap_or_else(|_| secret.transcript_key()),
+        };
+        let signer = Arc::new(TranscriptSigner::new(signing_key));
+        let tokens = Arc::new(TokenIssuer::new(secret.token_key()));
+        let (store, folder) = (opened.store.clone(), opened.folder.clone());
+        let setup = ThreadsSetup { folder: folder.clone(), ..setup };
+        let records = Arc::new(ThreadRecords::new(Arc::clone(&opened), Arc::clone(&clock), signer));
         let (preparer, shared) = (Arc::new(preparer), Arc::clone(store.shared()));
         let journal = CommitJournal {
             store: Arc::clone(&shared),
@@ -199,11 +230,11 @@ impl Threads {
             token_issuer: tokens,
             listener: setup.listener.clone(),
             clock: Arc::clone(&clock),
-            folder: setup.folder.clone(),
+            folder: folder.clone(),
             store,
         });
         let running = Arc::new(RunningThreads::default());
-        let owner = current_owner();
+        let owner = setup.worker.as_ref().map_or_else(current_owner, |worker| worker.owner.clone());
         let control = ThreadControl {
             store: Arc::clone(&shared),
             records: Arc::clone(&records),
@@ -211,7 +242,7 @@ impl Threads {
             drivers: Arc::clone(&drivers),
             owner: owner.clone(),
             clock,
-            folder: setup.folder.clone(),
+            folder,
         };
         let inner = ThreadRuntime {
             setup,
@@ -222,8 +253,10 @@ impl Threads {
             drivers,
             control: Arc::new(control),
             owner,
+            is_shared: opened.is_shared,
             orphans: config.coordination.orphan_detection,
             notifications: WatchedConfig::default(),
+            seen_version: AtomicI64::new(i64::MIN),
             prune_checked_at: Mutex::default(),
         };
         let runtime = Arc::new(inner);
@@ -237,7 +270,7 @@ impl Threads {
         &self.runtime.records.reader().store
     }
 
-    /// The folder of threads.
+    /// The folder of the threads that run here.
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.runtime.setup.folder
@@ -354,7 +387,7 @@ fn failed_thread(spec: &ThreadSpec, error: &DriverError) -> FinishedThread {
 }
 
 /// What the store must know of the ledger's schema.
-fn ledger_spec(config: &ThreadConfig) -> LedgerSpec {
+pub(crate) fn ledger_spec(config: &ThreadConfig) -> LedgerSpec {
     let columns = config.ledger.extra_columns().map(|column| ColumnSpec {
         name: column.name.clone(),
         sql_type: column.column_type.as_str().to_owned(),

@@ -251,6 +251,7 @@ impl SignedThread {
             caps: SpawnCaps::default(),
             owner: None,
             is_detached: false,
+            submission: None,
             blobs: Vec::new(),
             records: Vec::new(),
             at_ms: self.started_ms,

@@ -21,7 +21,8 @@ use crate::prepare::ParentThread;
 use crate::spec::{ThreadSpec, ThreadTemplate};
 use crate::status::ThreadStatus;
 use crate::store::{
-    Attribution, JournalRecord, Settlement, StoreHandle, ThreadRow, ThreadStore, ThreadStoreError,
+    Attribution, JournalRecord, OpenedStore, Settlement, StoreHandle, ThreadRow, ThreadStore,
+    ThreadStoreError, fetch_transcript,
 };
 use crate::thread_id::ThreadId;
 use crate::transcript::TranscriptSigner;
@@ -35,7 +36,9 @@ pub(super) struct ThreadRecords {
 /// The same for code that may block.
 pub(super) struct RecordReader {
     pub(super) store: StoreHandle,
-    /// `.ai/threads` of the space.
+    /// What the store is opened with.
+    opened: Arc<OpenedStore>,
+    /// Where files of the threads that run here are.
     pub(super) folder: PathBuf,
     pub(super) clock: Arc<dyn MillisClock>,
     pub(super) signer: Arc<TranscriptSigner>,
@@ -44,13 +47,14 @@ pub(super) struct RecordReader {
 
 impl ThreadRecords {
     pub(super) fn new(
-        store: StoreHandle,
-        folder: PathBuf,
+        opened: Arc<OpenedStore>,
         clock: Arc<dyn MillisClock>,
         signer: Arc<TranscriptSigner>,
     ) -> Self {
+        let (store, folder) = (opened.store.clone(), opened.folder.clone());
         let shared = Arc::clone(store.shared());
-        let reader = RecordReader { store, folder, clock, signer, templates: TemplateCache::default() };
+        let templates = TemplateCache::default();
+        let reader = RecordReader { store, opened, folder, clock, signer, templates };
         Self { store: shared, reader: Arc::new(reader) }
     }
 
@@ -157,6 +161,19 @@ impl ThreadRecords {
 }
 
 impl RecordReader {
+    /// The folder with the transcript of a thread that may run anywhere, brought up to date.
+    pub(super) fn readable_folder(&self, id: &ThreadId) -> Result<PathBuf> {
+        fetch_transcript(&self.store, &self.opened.files, id)?;
+        Ok(self.opened.files.clone())
+    }
+
+    /// The key that signed a transcript, if it counts.
+    pub(super) fn transcript_key(&self, fingerprint: &lillux::Fingerprint) -> Option<lillux::PublicKey> {
+        let own = self.signer.public();
+        let mut known = self.opened.signers.iter().cloned().chain([own]);
+        known.find(|key| key.fingerprint() == *fingerprint)
+    }
+
     /// What a thread is, and everything that happened to it.
     pub(super) fn load_history(&self, id: &ThreadId) -> Result<(Arc<ThreadSpec>, EventHistory)> {
         let (spec, records) = self.load_record(id)?;
@@ -192,8 +209,15 @@ impl RecordReader {
     /// The same for a thread that is claimed here, its transcript brought up to where the journal ends.
     pub(super) fn resume_point(&self, id: &ThreadId) -> Result<ResumePoint> {
         let (spec, records) = self.load_record(id)?;
-        let (state, transcript) = driver::replay_with_transcript(spec, &records, &self.folder)
+        let kept = match self.store.keeps_transcripts() {
+            true => Some(crate::transcript::read_bytes(&fetch_transcript(&self.store, &self.folder, id)?)?),
+            false => None,
+        };
+        let (state, mut transcript) = driver::replay_with_transcript(spec, &records, &self.folder)
             .map_err(|error| damaged_error(id, &format!("its journal cannot be read: {error}")))?;
+        if let Some(kept) = kept {
+            transcript.keep_in_store(&kept)?;
+        }
         let unsettled = driver::interrupted_settlements(&state, &self.store.open_reservations(id)?);
         Ok(ResumePoint { state, transcript, unsettled })
     }

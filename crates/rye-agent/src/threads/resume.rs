@@ -15,7 +15,7 @@ use crate::limits::ThreadLimits;
 use crate::machine::{ApprovalAnswer, ApprovalKind, ThreadEvent, ThreadState};
 use crate::money::Nanos;
 use crate::status::ThreadStatus;
-use crate::store::{ApprovalDecision, Claim, ClaimOutcome, ClaimPolicy, Owner};
+use crate::store::{ApprovalDecision, Claim, ClaimOutcome, ClaimPolicy, Owner, SHARED_LEASE_MS};
 use crate::thread_id::ThreadId;
 
 /// What happened to a thread, each with its time.
@@ -75,9 +75,25 @@ impl ThreadRuntime {
         }
         // Before anything is written.
         self.store.ensure_current().await?;
+        self.refuse_submitted(id).await?;
         let claim = self.claim_thread(id).await?;
         self.control.clear_cancel_request(id).await;
         self.resume_claimed(id, claim, options, signal).await
+    }
+
+    /// Whether a thread belongs to workers, and this process is none.
+    pub(super) async fn is_left_to_workers(&self, id: &ThreadId) -> Result<bool> {
+        Ok(self.setup.worker.is_none() && self.store.submission(id).await?.is_some())
+    }
+
+    async fn refuse_submitted(&self, id: &ThreadId) -> Result<()> {
+        if !self.is_left_to_workers(id).await? {
+            return Ok(());
+        }
+        Err(Error::new(Code::ThreadHeld, format!("{id} was submitted: workers run it"))
+            .detail("thread_id", id.as_str())
+            .hint(format!("answer what it asks: rye thread approve {id}; a worker then resumes it"))
+            .hint(format!("watch it: rye thread tail {id}")))
     }
 
     /// Claims a thread that no process runs.
@@ -91,7 +107,10 @@ impl ThreadRuntime {
 
     /// Whom threads are taken from: those who are gone, or have been silent for too long.
     pub(super) fn claim_policy(&self) -> ClaimPolicy {
-        let lease_ms = self.orphans.stale_threshold_minutes.saturating_mul(60_000);
+        let lease_ms = match self.is_shared {
+            true => SHARED_LEASE_MS,
+            false => self.orphans.stale_threshold_minutes.saturating_mul(60_000),
+        };
         ClaimPolicy::Expired { now_ms: self.setup.clock.now_ms(), lease_ms }
     }
 

@@ -20,6 +20,7 @@ use crate::spec::{ThreadInstance, ThreadSpec};
 use crate::store::{
     Claim, CreateOutcome, JournalRecord, NewThread, Owner, SpawnCaps, ThreadStoreError, WaitKind,
 };
+use crate::thread_id::ThreadId;
 
 impl Threads {
     /// Starts a thread and lets it run.
@@ -90,6 +91,16 @@ impl ThreadRuntime {
     /// The thread exists from here on; caps on children are counted in the same transaction.
     /// A thread without an owner continues by itself: another process takes it over.
     pub(super) async fn register(&self, spec: &Arc<ThreadSpec>, owner: Option<Owner>) -> Result<Claim> {
+        self.register_with(spec, owner, None).await
+    }
+
+    /// As [`ThreadRuntime::register`]; with a submission and its archive, any worker takes the thread.
+    pub(super) async fn register_with(
+        &self,
+        spec: &Arc<ThreadSpec>,
+        owner: Option<Owner>,
+        submitted: Option<(Digest, Digest)>,
+    ) -> Result<Claim> {
         let digest = self.records.store_template(&spec.template).await?;
         let header = JournalHeader::new(spec.instance.clone(), digest.to_string());
         let body = header.to_bytes().map_err(|error| Error::new(Code::Io, error.to_string()))?;
@@ -121,14 +132,18 @@ impl ThreadRuntime {
             },
             is_detached: owner.is_none(),
             owner: owner.clone(),
-            blobs: std::iter::once(digest).chain(shown_digests(&spec.instance)).collect(),
+            blobs: std::iter::once(digest)
+                .chain(shown_digests(&spec.instance))
+                .chain(submitted.into_iter().flat_map(|(submission, archive)| [submission, archive]))
+                .collect(),
             records: vec![JournalRecord { at_ms, sequence: 1, body }],
+            submission: submitted.map(|(submission, _)| submission),
             at_ms,
         };
         let created = match self.store.create(new).await {
             // It was forgotten with the last thread that used it: it is stored again.
             Err(ThreadStoreError::NoBlob(_)) if self.records.forget_template(&digest) => {
-                return Box::pin(self.register(spec, owner)).await;
+                return Box::pin(self.register_with(spec, owner, submitted)).await;
             }
             created => created?,
         };
@@ -176,6 +191,14 @@ impl ThreadRuntime {
             self.control.apply_child_policy(id, status, spec.template.config.resilience.child_policy).await;
         } else if finished.outcome.has_questions() {
             self.running.awaiting_approval().insert(id.clone());
+        }
+    }
+
+    /// Removes the files of a thread that stopped here, where the store has what was in them.
+    fn remove_work_files(&self, id: &ThreadId) {
+        if self.is_shared {
+            // They go with the process at the latest.
+            let _ = lillux::file::remove_tree(&self.setup.folder.join(id.as_str()));
         }
     }
 
@@ -233,6 +256,7 @@ impl ThreadRuntime {
             inner.control.settle_cancel_request(id, &signal).await;
             inner.running.remove(id);
             inner.notify_stopped(id).await;
+            inner.remove_work_files(id);
             sender.send_replace(Some(Arc::new(finished)));
         });
         self.running.set_task(&spec.instance.thread_id, task.abort_handle());

@@ -20,11 +20,10 @@ impl RecordReader {
     fn check_transcript(&self, config: &ThreadConfig, row: &ThreadRow) -> Result<Option<String>> {
         // What cannot be written again is reported as it stands.
         let now = self.clock.now_ms();
-        let _ = super::rebuild_files(&self.store, &self.folder, &row.id, &self.signer, now);
-        let path = transcript::path(&self.folder, &row.id);
-        let own = self.signer.public();
-        let keys =
-            |fingerprint: &lillux::Fingerprint| (own.fingerprint() == *fingerprint).then(|| own.clone());
+        let folder = self.readable_folder(&row.id)?;
+        let _ = super::rebuild_files(&self.store, &folder, &row.id, &self.signer, now);
+        let path = transcript::path(&folder, &row.id);
+        let keys = |fingerprint: &lillux::Fingerprint| self.transcript_key(fingerprint);
         let report = transcript::verify(&path, &row.id, row.transcript_head, &keys)?;
         let problem = match report.status {
             TranscriptStatus::Valid => return Ok(None),
@@ -115,7 +114,7 @@ impl RecordReader {
 
     /// All events of a thread's transcript.
     fn events(&self, id: &ThreadId) -> Result<Vec<transcript::TranscriptEvent>> {
-        let path = transcript::path(&self.folder, id);
+        let path = transcript::path(&self.readable_folder(id)?, id);
         Ok(transcript::read(&path, transcript::TranscriptPosition::default(), MAX_EVENTS)?.events)
     }
 

@@ -229,6 +229,11 @@ impl TranscriptLines {
         self.tail.checkpoint = self.tail.append(&mut self.bytes, &envelope);
     }
 
+    /// The lines that were not drained yet.
+    pub(crate) fn pending(&self) -> &[u8] {
+        &self.bytes
+    }
+
     /// The lines since the last time.
     #[must_use]
     pub fn drain(&mut self) -> Vec<u8> {

@@ -83,6 +83,18 @@ pub fn path(threads: &Path, thread: &ThreadId) -> PathBuf {
     threads.join(thread.as_str()).join(TRANSCRIPT_FILE)
 }
 
+/// The largest transcript that is read as a whole.
+const MAX_TRANSCRIPT_BYTES: u64 = 4 << 30;
+
+/// The bytes of a transcript; none where there is no file.
+pub(crate) fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
+    match lillux::file::read_bounded(path, MAX_TRANSCRIPT_BYTES) {
+        Ok((bytes, _)) => Ok(bytes),
+        Err(error) if error.is_absent() => Ok(Vec::new()),
+        Err(error) => Err(io::Error::other(error)),
+    }
+}
+
 /// Writes lines behind a transcript, in one write. They are durable when the system says so: what must not be lost is in
 /// the journal.
 ///

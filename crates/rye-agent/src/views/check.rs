@@ -55,9 +55,9 @@ impl ThreadCheck {
     /// The same, with the keys that the checkpoints name.
     #[must_use]
     pub fn to_value_with_signers(&self, engine: &Engine, index: &ThreadIndex, row: &ThreadRow) -> Value {
-        let own = index.secret.transcript_key().public_key().fingerprint();
+        let own = index.own_fingerprint();
         let ring = &engine.workspace.keys;
-        let path = transcript::path(&index.dir, &row.id);
+        let path = index.transcript_path(&row.id);
         let batch = transcript::read(&path, TranscriptPosition::default(), usize::MAX).unwrap_or_default();
         let mut named: Vec<String> = Vec::new();
         for event in batch.events.iter().filter(|event| event.event_type == "checkpoint") {
@@ -86,16 +86,13 @@ impl ThreadCheck {
 /// from the journal first. It may block for a moment while the thread runs.
 #[must_use]
 pub fn check_thread(engine: &Engine, index: &ThreadIndex, row: &ThreadRow, now_ms: u64) -> ThreadCheck {
-    let own = index.secret.transcript_key().public_key();
     let ring = &engine.workspace.keys;
     let keys = |fingerprint: &Fingerprint| -> Option<PublicKey> {
-        if own.fingerprint() == *fingerprint {
-            return Some(own.clone());
-        }
-        ring.find(fingerprint, &Space::User).map(|known| known.key.clone())
+        let of_ring = || ring.find(fingerprint, &Space::User).map(|known| known.key.clone());
+        index.transcript_key(fingerprint).or_else(of_ring)
     };
     let is_rebuilt = index.rebuild_files(&row.id, now_ms);
-    let path = transcript::path(&index.dir, &row.id);
+    let path = index.transcript_path(&row.id);
     let (id, directive) = (row.id.to_string(), row.directive.clone());
     let mut row = row.clone();
     let mut attempts = 0;

@@ -86,6 +86,10 @@ pub fn detail_value(
         index.store.open_approvals(Some(&row.id))?.approvals.iter().map(approval_value).collect();
     details.insert("approvals".to_owned(), json!(asked));
     details.insert("go_on".to_owned(), json!(index.next_command(row)));
+    if index.waits_for_worker(row) {
+        let reason = crate::cluster::placement_reason(&index.store, row);
+        details.insert("waits_for_worker".to_owned(), json!(reason));
+    }
     let sent: Vec<Value> = sent_notifications(&index.dir, &row.id).iter().map(notification_value).collect();
     details.insert("notifications".to_owned(), json!(sent));
     Ok(details)

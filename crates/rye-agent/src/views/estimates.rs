@@ -25,7 +25,7 @@ impl EstimateSum {
     pub fn of_threads(index: &ThreadIndex, ids: &BTreeSet<ThreadId>) -> Self {
         let mut sum = Self::default();
         for id in ids {
-            let path = transcript::path(&index.dir, id);
+            let path = index.transcript_path(id);
             let Ok(batch) = transcript::read(&path, TranscriptPosition::default(), usize::MAX) else {
                 continue;
             };

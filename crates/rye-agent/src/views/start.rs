@@ -45,7 +45,7 @@ pub fn start_value(index: &ThreadIndex, row: &ThreadRow) -> Result<Value> {
 /// The model calls of a thread in order, as its transcript has them: what each used and cost.
 #[must_use]
 pub fn turn_values(index: &ThreadIndex, row: &ThreadRow) -> Vec<Value> {
-    let path = transcript::path(&index.dir, &row.id);
+    let path = index.transcript_path(&row.id);
     let batch = transcript::read(&path, TranscriptPosition::default(), usize::MAX).unwrap_or_default();
     let calls = batch.events.iter().filter(|event| event.event_type == "cognition_out");
     let turns = calls.take(MAX_TURNS).zip(1_u64..).map(|(event, turn)| {

@@ -1,16 +1,20 @@
 //! The threads of one place, to look at: nothing is made by looking. How each stands, and which one a person means.
 
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
 
-use rye_engine::{Code, Error, Result};
+use lillux::{Fingerprint, PublicKey, SecretKey};
+use rye_engine::{Code, Engine, Error, Result};
 use rye_space::Roots;
 use serde_json::{Value, json};
 
 use super::next_command::resume_command;
 use crate::status::ThreadStatus;
 use crate::store::{
-    LedgerRow, LedgerSpec, Owner, StoreHandle, ThreadFilter, ThreadRow, ThreadSecret, current_owner,
-    is_owner_gone, open_existing_store,
+    LedgerRow, LedgerRules, LedgerSpec, Owner, SHARED_LEASE_MS, SharedStoreConfig, StoreHandle, ThreadFilter,
+    ThreadRow, ThreadSecret, current_owner, fetch_transcript, is_owner_gone, may_be_shared,
+    open_existing_store,
 };
 use crate::thread_id::ThreadId;
 use crate::threads::rebuild_files;
@@ -33,16 +37,32 @@ pub const INTERRUPTED: &str = "interrupted";
 /// The share of its money, in hundredths, from which on a thread is short of it.
 const LOW_BUDGET_PERCENT: u128 = 80;
 
+/// Where threads are looked for.
+pub trait ThreadsPlace {
+    /// Where its spaces begin.
+    fn roots(&self) -> &Roots;
+
+    /// The engine there: only where the user's settings may name a store of threads, they are read.
+    ///
+    /// # Errors
+    /// When it cannot be opened.
+    fn engine(&self) -> Result<Arc<Engine>>;
+}
+
 /// Threads to look at.
 pub struct ThreadIndex {
     /// The store.
     pub store: StoreHandle,
-    /// The folder of threads.
+    /// The folder with the files of threads.
     pub dir: PathBuf,
-    /// The secret behind it.
-    pub secret: ThreadSecret,
     /// This process, to judge others by.
     pub observer: Owner,
+    /// What signs what is written again here.
+    own_key: SecretKey,
+    /// The keys whose transcripts count, beside the own one.
+    signers: Vec<PublicKey>,
+    /// The time, where machines share the store: their leases are judged by it.
+    shared_clock: Option<rye_store_postgres::LocalClock>,
 }
 
 impl ThreadIndex {
@@ -50,30 +70,92 @@ impl ThreadIndex {
     ///
     /// # Errors
     /// When the store or the secret cannot be read.
-    pub fn open(roots: &impl AsRef<Roots>) -> Result<Option<Self>> {
-        Self::open_in(roots.as_ref())
+    pub fn open(place: &impl ThreadsPlace) -> Result<Option<Self>> {
+        match may_be_shared(place.roots()) {
+            true => {
+                let engine = place.engine()?;
+                Self::open_with(&engine)
+            }
+            false => Self::open_files(place.roots()),
+        }
     }
 
-    /// The same, of these roots.
+    /// The same, with an engine that is open.
     ///
     /// # Errors
     /// As [`ThreadIndex::open`].
-    pub fn open_in(roots: &Roots) -> Result<Option<Self>> {
+    pub fn open_with(engine: &Engine) -> Result<Option<Self>> {
+        match SharedStoreConfig::current(engine)? {
+            Some(config) => Self::open_shared(engine, &config).map(Some),
+            None => Self::open_files(&engine.workspace.roots),
+        }
+    }
+
+    /// Opens a store that several machines share.
+    ///
+    /// # Errors
+    /// When it cannot be reached, or there is no key to sign answers with.
+    pub fn open_shared(engine: &Engine, config: &SharedStoreConfig) -> Result<Self> {
+        let roots = &engine.workspace.roots;
+        let own_key = engine.signing_key()?;
+        let (base, started) = (engine.unix_nanoseconds() / 1_000_000, Instant::now());
+        let now_ms = move || {
+            let passed = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+            u64::try_from(base).unwrap_or(0).saturating_add(passed)
+        };
+        let clock: rye_store_postgres::LocalClock = Arc::new(now_ms);
+        let store = config.open(engine, &roots.threads_dir(), LedgerRules::default(), Arc::clone(&clock))?;
+        Ok(Self {
+            store,
+            dir: config.cache_dir(roots).join("files"),
+            observer: current_owner(),
+            own_key,
+            signers: config.signers(),
+            shared_clock: Some(clock),
+        })
+    }
+
+    /// Opens the place's own store.
+    fn open_files(roots: &Roots) -> Result<Option<Self>> {
         let dir = roots.threads_dir();
         let Some(secret) = ThreadSecret::load(&roots.signing_keys)? else {
             return Ok(None);
         };
         let store = open_existing_store(&dir, &secret, &LedgerSpec::default())?;
-        Ok(store.map(|store| Self { store, dir, secret, observer: current_owner() }))
+        let own_key = secret.transcript_key();
+        let observer = current_owner();
+        let (signers, shared_clock) = (Vec::new(), None);
+        Ok(store.map(|store| Self { store, dir, observer, own_key, signers, shared_clock }))
+    }
+
+    /// The file of a thread's transcript, brought up to what the store keeps. Where that fails, it is read as it is.
+    #[must_use]
+    pub fn transcript_path(&self, id: &ThreadId) -> PathBuf {
+        let fetched = fetch_transcript(&self.store, &self.dir, id);
+        fetched.unwrap_or_else(|_| crate::transcript::path(&self.dir, id))
+    }
+
+    /// The key that signed a transcript, if it counts in this store.
+    #[must_use]
+    pub fn transcript_key(&self, fingerprint: &Fingerprint) -> Option<PublicKey> {
+        let own = self.own_key.public_key();
+        let mut known = self.signers.iter().cloned().chain([own]);
+        known.find(|key| key.fingerprint() == *fingerprint)
+    }
+
+    /// The fingerprint of the key that signs what is written again here.
+    #[must_use]
+    pub fn own_fingerprint(&self) -> Fingerprint {
+        self.own_key.public_key().fingerprint()
     }
 
     /// Opens what is there, to find the thread that `word` names.
     ///
     /// # Errors
     /// As [`ThreadIndex::open`] and [`ThreadIndex::find`].
-    pub fn open_thread(roots: &impl AsRef<Roots>, word: &str) -> Result<(Self, ThreadRow)> {
+    pub fn open_thread(place: &impl ThreadsPlace, word: &str) -> Result<(Self, ThreadRow)> {
         parse_digits(word)?;
-        let index = Self::open(roots)?.ok_or_else(|| not_found(word))?;
+        let index = Self::open(place)?.ok_or_else(|| not_found(word))?;
         let row = index.find(word)?;
         Ok((index, row))
     }
@@ -82,10 +164,10 @@ impl ThreadIndex {
     ///
     /// # Errors
     /// When there is none, or the store cannot be read.
-    pub fn open_latest(roots: &impl AsRef<Roots>) -> Result<(Self, ThreadRow)> {
+    pub fn open_latest(place: &impl ThreadsPlace) -> Result<(Self, ThreadRow)> {
         let no_thread =
             || Error::new(Code::NoThread, "no threads here yet").hint("rye run DIRECTIVE starts one");
-        let index = Self::open(roots)?.ok_or_else(no_thread)?;
+        let index = Self::open(place)?.ok_or_else(no_thread)?;
         let filter = ThreadFilter { is_root: true, limit: Some(1), ..ThreadFilter::default() };
         let row = index.store.threads(&filter)?.into_iter().next().ok_or_else(no_thread)?;
         Ok((index, row))
@@ -94,7 +176,8 @@ impl ThreadIndex {
     /// Has the files of a thread that is not at work written again where they lack what its journal holds; whether that
     /// was so. Where it fails, they are read as they are.
     pub fn rebuild_files(&self, id: &ThreadId, now_ms: u64) -> bool {
-        let signer = TranscriptSigner::new(self.secret.transcript_key());
+        let signer = TranscriptSigner::new(self.own_key.duplicate());
+        let _ = self.transcript_path(id);
         rebuild_files(&self.store, &self.dir, id, &signer, now_ms).unwrap_or(false)
     }
 
@@ -128,6 +211,7 @@ impl ThreadIndex {
         match row.waiting {
             _ if self.is_interrupted(row) => INTERRUPTED,
             Some(_) => WAITING,
+            None if self.waits_for_worker(row) => WAITING,
             None => row.status.as_str(),
         }
     }
@@ -137,7 +221,8 @@ impl ThreadIndex {
     pub fn status_reason(&self, row: &ThreadRow) -> String {
         let waiting = row.waiting.filter(|_| self.effective_status(row) == WAITING);
         let reason = row.reason.filter(|_| !row.is_forged).map(|reason| reason.as_str());
-        let word = waiting.map(|waiting| waiting.as_str()).or(reason);
+        let worker = (self.waits_for_worker(row) && !row.is_forged).then_some("worker");
+        let word = waiting.map(|waiting| waiting.as_str()).or(worker).or(reason);
         word.map(|word| format!(" ({word})")).unwrap_or_default()
     }
 
@@ -145,8 +230,25 @@ impl ThreadIndex {
     #[must_use]
     pub fn is_interrupted(&self, row: &ThreadRow) -> bool {
         !row.is_forged
-            && matches!(row.status, ThreadStatus::Created | ThreadStatus::Running)
-            && row.owner.as_ref().is_none_or(|owner| is_owner_gone(owner, &self.observer))
+            && !row.is_submitted
+            && row.status.is_at_work()
+            && row.owner.as_ref().is_none_or(|owner| self.is_gone(owner, row.heartbeat_ms))
+    }
+
+    /// Whether a submitted thread waits for a worker.
+    #[must_use]
+    pub fn waits_for_worker(&self, row: &ThreadRow) -> bool {
+        row.is_submitted
+            && row.status.is_at_work()
+            && row.owner.as_ref().is_none_or(|owner| self.is_gone(owner, row.heartbeat_ms))
+    }
+
+    /// Whether a process is gone, or has been silent for longer than its lease.
+    fn is_gone(&self, owner: &Owner, heartbeat_ms: u64) -> bool {
+        let is_silent = |now_ms: u64| heartbeat_ms.saturating_add(SHARED_LEASE_MS) < now_ms;
+        is_owner_gone(owner, &self.observer)
+            || (owner.host != self.observer.host
+                && self.shared_clock.as_ref().is_some_and(|clock| is_silent(clock())))
     }
 
     /// Whether a process runs it, or is about to.

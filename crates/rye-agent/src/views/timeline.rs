@@ -32,7 +32,7 @@ pub fn timeline_value(index: &ThreadIndex, rows: &[ThreadRow]) -> Result<Value> 
     let mut is_truncated = rows.len() > MAX_THREADS;
     let mut threads = Vec::new();
     for row in rows.iter().take(MAX_THREADS) {
-        let path = transcript::path(&index.dir, &row.id);
+        let path = index.transcript_path(&row.id);
         let batch = transcript::read(&path, TranscriptPosition::default(), MAX_EVENTS).unwrap_or_default();
         let spans = spans(&batch.events);
         is_truncated |= batch.events.len() >= MAX_EVENTS || spans.len() > MAX_SPANS;

@@ -66,7 +66,7 @@ impl ThreadIndex {
 
     /// The call of a thread that has not come back, if there is one.
     pub(super) fn current_tool(&self, row: &ThreadRow) -> Option<String> {
-        let path = transcript::path(&self.dir, &row.id);
+        let path = self.transcript_path(&row.id);
         let length = std::fs::metadata(&path).ok()?.len();
         let from =
             TranscriptPosition { bytes: length.saturating_sub(TAIL_BYTES), ..TranscriptPosition::default() };

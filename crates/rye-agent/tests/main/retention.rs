@@ -31,6 +31,7 @@ fn threads_in_future(space: &TestSpace) -> Threads {
         clock: Arc::new(FutureClock),
         folder: space.world.project().join(".ai/threads"),
         background: None,
+        worker: None,
     })
     .expect("threads")
 }

@@ -167,6 +167,7 @@ impl TestSpace {
             clock: Arc::new(TickClock::default()),
             folder: self.world.project().join(".ai/threads"),
             background: None,
+            worker: None,
         };
         change(&mut setup);
         Threads::open(setup).expect("threads")

@@ -8,7 +8,7 @@ use crate::completion;
 // `rye run`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "rye run examples/greet name=Ada              without a model key: runs the directive's own actions in order\nrye run team/review --model fast --limit turns=5 --limit spend=0.10\nrye run team/review --dry-run                show the prompt, permissions and maximum cost\nrye run team/nightly --async                 run in the background\n\nExit codes: 0 completed, 1 failed, 6 suspended (the command to resume is shown), 7 cancelled."
+    after_help = "rye run examples/greet name=Ada              without a model key: runs the directive's own actions in order\nrye run team/review --model fast --limit turns=5 --limit spend=0.10\nrye run team/review --dry-run                show the prompt, permissions and maximum cost\nrye run team/nightly --async                 run in the background\nrye run team/nightly --on team --label gpu   leave it to a worker of the store `team`\n\nExit codes: 0 completed, 1 failed, 6 suspended (the command to resume is shown), 7 cancelled."
 )]
 pub struct RunArguments {
     /// The directive, such as team/review
@@ -38,6 +38,15 @@ pub struct RunArguments {
     /// Do not wait: run in the background
     #[arg(long = "async", conflicts_with = "dry_run")]
     pub is_async: bool,
+    /// Submit it to the workers of this store, as the settings call it
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["is_async", "continues", "dry_run"])]
+    pub on: Option<String>,
+    /// Only a worker that offers this label; can be repeated
+    #[arg(long = "label", value_name = "LABEL", requires = "on")]
+    pub labels: Vec<String>,
+    /// Only a worker that has this secret; can be repeated
+    #[arg(long = "secret", value_name = "VARIABLE", requires = "on")]
+    pub secrets: Vec<String>,
     /// Show what would run without starting a thread
     #[arg(long)]
     pub dry_run: bool,

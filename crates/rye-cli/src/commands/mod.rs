@@ -31,6 +31,7 @@ mod test;
 mod threads;
 mod top;
 mod ui;
+mod worker;
 
 use std::io;
 
@@ -262,7 +263,8 @@ pub fn run(arguments: &Arguments) -> CommandResult {
         CliCommand::Mcp(arguments) => mcp::run(global, arguments),
         CliCommand::Background { keys } => background::run(keys),
         CliCommand::Ci => ci::ci(&CommandContext::open(global)?),
-        CliCommand::Doctor => setup::doctor(&CommandContext::open(global)?),
+        CliCommand::Worker(arguments) => worker::run(global, arguments),
+        CliCommand::Doctor(doctor) => setup::doctor(&CommandContext::open(global)?, doctor.store),
     }
 }
 

@@ -2,15 +2,16 @@
 
 use std::path::PathBuf;
 
+use rye_agent::cluster::SubmitOptions;
 use rye_agent::driver::CancelSignal;
 use rye_agent::file_inputs::FileAccess;
 use rye_agent::prepare::ThreadRequest;
-use rye_agent::store::ThreadRow;
+use rye_agent::store::{SharedStoreConfig, ThreadRow};
 use rye_agent::thread_id::ThreadId;
 use rye_agent::threads::{BackgroundThread, StartedThread, Threads, started_response};
 use rye_engine::{Code, Error};
 use rye_item::{ItemRef, ItemType};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::threads::{ThreadIndex, control, runner};
 use super::{CommandContext, CommandError, CommandResult, dry_run, execute};
@@ -25,6 +26,9 @@ pub fn run(global: &GlobalArguments, arguments: &RunArguments) -> CommandResult 
         return dry_run::show(&context, &thread_request(arguments)?);
     }
     let request = RunRequest::from_arguments(arguments)?;
+    if let Some(store) = &arguments.on {
+        return submit(CommandContext::open(global)?, store, request.thread, arguments);
+    }
     if arguments.is_async {
         let context = CommandContext::open(global)?;
         let previous = continued_thread(&context, arguments)?;
@@ -103,6 +107,47 @@ fn continued_thread(context: &CommandContext, arguments: &RunArguments) -> Resul
             .hint(format!("rye run {} --continue {}", row.directive, row.id)));
     }
     Ok(Some(row))
+}
+
+/// Leaves the thread to the workers of a store.
+fn submit(
+    context: CommandContext,
+    store: &str,
+    request: ThreadRequest,
+    arguments: &RunArguments,
+) -> CommandResult {
+    let config = SharedStoreConfig::named(&context.engine, store)?;
+    let is_current = SharedStoreConfig::current(&context.engine)?.is_some_and(|one| one.name == config.name);
+    if !is_current {
+        let name = rye_item::text::one_line(store);
+        let message =
+            format!("`{name}` is not the store of your threads: other commands would not find them");
+        return Err(Error::new(Code::StoreUnusable, message)
+            .hint(format!("rye config set threads.store {name} --space user"))
+            .into());
+    }
+    let options = SubmitOptions { labels: arguments.labels.clone(), secrets: arguments.secrets.clone() };
+    let CommandContext { settings, engine, output } = context;
+    let threads = runner::open_for_submission(&settings, engine, &request)?;
+    let report = runner::build_runtime()?.block_on(threads.submit(request, options))?;
+    for notice in &report.notices {
+        output.warn(rye_item::text::one_line(notice));
+    }
+    let id = &report.thread_id;
+    if output.is_json {
+        output.print_json(&rye_engine::success_response(
+            Some("thread"),
+            Some(id.as_str()),
+            json!({"thread_id": id, "directive": report.directive, "status": "submitted", "labels": report.labels}),
+        ))?;
+        return Ok(());
+    }
+    output.print(id)?;
+    if !report.labels.is_empty() {
+        output.note(format_args!("for a worker with {}", report.labels.join(", ")));
+    }
+    output.note(paint(DIM, format_args!("submitted; follow it: rye thread tail {id}")));
+    Ok(())
 }
 
 /// Leaves the thread to the process that runs such threads; it is there for good when this returns.

@@ -207,11 +207,14 @@ pub fn show_config(context: &CommandContext, id: Option<&str>, with_origin: bool
 }
 
 /// `rye doctor`
-pub fn doctor(context: &CommandContext) -> CommandResult {
-    let mut bar = context.output.progress("looking");
-    let mut report = doctor::doctor(&context.engine, &mut |done, total| bar.update(done, total));
-    report.extend(super::threads::check_store(context));
-    drop(bar);
+pub fn doctor(context: &CommandContext, is_store_only: bool) -> CommandResult {
+    let mut report = doctor::DoctorReport::default();
+    if !is_store_only {
+        let mut bar = context.output.progress("looking");
+        report = doctor::doctor(&context.engine, &mut |done, total| bar.update(done, total));
+        report.extend(super::threads::check_store(context));
+    }
+    report.extend(super::threads::check_shared_store(context, is_store_only));
     if !context.output.is_json {
         for finding in &report.findings {
             let mark = match finding.level {

@@ -47,6 +47,7 @@ const EDGES: [(&str, &[&str]); 21] = [
             "rye-model",
             "rye-space",
             "rye-store",
+            "rye-store-postgres",
             "rye-store-sqlite",
             "rye-thread",
             "rye-trust",

@@ -4,6 +4,7 @@
 //! `lockfiles.scope` says. `lillux` reads and writes single files; `rye_exec::lock` compares.
 
 pub(crate) mod file_name;
+mod frozen;
 pub(crate) mod installed_pins;
 pub(crate) mod locations;
 pub(crate) mod resigned;
@@ -21,6 +22,7 @@ use rye_item::{ItemRef, ItemType};
 use rye_space::bundle::BundleTrust;
 use serde::Serialize;
 
+pub use frozen::{FrozenLockfile, enforce_frozen, freeze_project};
 pub use system::generate as generate_system;
 
 use crate::engine::Engine;

@@ -54,7 +54,7 @@ pub struct DoctorFinding {
 }
 
 /// The answer of a doctor.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct DoctorReport {
     /// Everything that was looked at.
     pub findings: Vec<DoctorFinding>,

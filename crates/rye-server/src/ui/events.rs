@@ -119,9 +119,11 @@ async fn open(
         let position = match start {
             "" => TranscriptPosition::default(),
             "end" => {
-                let path = transcript::path(&state.threads_dir, &id);
-                let read =
-                    move || Ok(transcript::read(&path, TranscriptPosition::default(), usize::MAX)?.next);
+                let (watcher, thread) = (Arc::clone(&state.watcher), id.clone());
+                let read = move || {
+                    let path = watcher.transcript_path(&thread);
+                    Ok(transcript::read(&path, TranscriptPosition::default(), usize::MAX)?.next)
+                };
                 state.shared.pool.run(Lane::Quick, read).await?
             }
             text => parse_position(text)?,
@@ -227,9 +229,10 @@ impl EventStream {
     async fn read_transcript(&mut self, id: &ThreadId) -> Result<()> {
         let Some(followed) = self.followed.get_mut(id) else { return Ok(()) };
         loop {
-            let path = transcript::path(&self.state.threads_dir, id);
+            let (watcher, thread) = (Arc::clone(&self.state.watcher), id.clone());
             let from = followed.position;
-            let read = move || Ok(transcript::read(&path, from, MAX_FRAME_EVENTS)?);
+            let read =
+                move || Ok(transcript::read(&watcher.transcript_path(&thread), from, MAX_FRAME_EVENTS)?);
             let batch = self.state.shared.pool.run(Lane::Quick, read).await?;
             let is_end = batch.events.len() < MAX_FRAME_EVENTS;
             followed.position = batch.next;

@@ -6,6 +6,7 @@ use lillux::CancelToken;
 use rye_agent::capability::Capabilities;
 use rye_agent::definitions::{self, PreloadOptions, ToolBinding};
 use rye_agent::prepare::ThreadRequest;
+use rye_agent::views::ThreadsPlace;
 use rye_engine::verbs::execute::{self, ExecuteRequest};
 use rye_engine::verbs::load::{self, LoadOptions};
 use rye_engine::verbs::search::{self, SearchOptions};

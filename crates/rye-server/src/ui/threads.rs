@@ -8,9 +8,9 @@ use rye_agent::store::{ChargeScope, ThreadRow};
 use rye_agent::thread_id::ThreadId;
 use rye_agent::transcript::{self, PageHeader, TranscriptPosition};
 use rye_agent::views::{
-    CostGrouping, CostReport, LiveFilter, ROW_COLUMNS, SpendingReport, ThreadIndex, TreeRow, check_thread,
-    detail_value, parse_since, question_value, start_value, timeline_value, tree_rows, turn_values,
-    usage_value,
+    CostGrouping, CostReport, LiveFilter, ROW_COLUMNS, SpendingReport, ThreadIndex, ThreadsPlace, TreeRow,
+    check_thread, detail_value, parse_since, question_value, start_value, timeline_value, tree_rows,
+    turn_values, usage_value,
 };
 use rye_engine::{Code, Error, Result};
 use serde_json::{Value, json};
@@ -259,7 +259,7 @@ pub(super) async fn transcript_events(
         let parameters = Parameters::parse(query.as_deref(), &["position", "limit", "deltas"])?;
         let limit = parameters.number("limit", 500, 5000)?;
         let wants_deltas = parameters.flag("deltas", true)?;
-        let path = transcript::path(&index.dir, &row.id);
+        let path = index.transcript_path(&row.id);
         let from = match parameters.text("position") {
             None => {
                 index.rebuild_files(&row.id, state.now_ms());
@@ -292,7 +292,7 @@ fn download(row: &ThreadRow, extension: &str, content_type: &'static str, body: 
 pub(super) async fn transcript_markdown(State(state): State<UiState>, Path(id): Path<String>) -> Response {
     let work = |state: &UiInner, index: &ThreadIndex, row: &ThreadRow| {
         index.rebuild_files(&row.id, state.now_ms());
-        let path = transcript::path(&index.dir, &row.id);
+        let path = index.transcript_path(&row.id);
         let events = transcript::read(&path, TranscriptPosition::default(), usize::MAX)?.events;
         let about = PageHeader { directive: &row.directive, status: row.status, cost: row.cost };
         let page = transcript::render_markdown(&about, &events);
@@ -306,7 +306,7 @@ pub(super) async fn transcript_markdown(State(state): State<UiState>, Path(id): 
 pub(super) async fn transcript_file(State(state): State<UiState>, Path(id): Path<String>) -> Response {
     let work = |state: &UiInner, index: &ThreadIndex, row: &ThreadRow| {
         index.rebuild_files(&row.id, state.now_ms());
-        let path = transcript::path(&index.dir, &row.id);
+        let path = index.transcript_path(&row.id);
         let (bytes, _) =
             lillux::file::read_bounded(&path, MAX_DOWNLOAD_BYTES).map_err(|error| Error::read(&error))?;
         Ok(download(row, "jsonl", "application/x-ndjson", bytes))

@@ -10,12 +10,14 @@ use std::time::{Duration, Instant};
 use axum::body::Bytes;
 use rye_agent::thread_id::ThreadId;
 use rye_agent::transcript;
-use rye_agent::views::{LiveChange, LiveThreads, ThreadIndex};
-use rye_engine::Result;
+use rye_agent::views::{LiveChange, LiveThreads, ThreadIndex, ThreadsPlace};
+use rye_engine::{Engine, Result};
 use rye_space::Roots;
 use serde_json::json;
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
+
+use crate::project_engines::ProjectEngines;
 
 /// How often it is looked whether anything changed.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -37,7 +39,7 @@ pub(super) type LiveGuard<'a> = MutexGuard<'a, Option<LiveThreads>>;
 
 /// Watches the store of a place.
 pub(super) struct Watcher {
-    roots: Roots,
+    engines: Arc<ProjectEngines>,
     live: Mutex<Option<LiveThreads>>,
     opened_at: Mutex<Option<Instant>>,
     frames: broadcast::Sender<Bytes>,
@@ -90,17 +92,21 @@ pub(super) fn row_frames(live: &LiveThreads, ids: &[ThreadId]) -> Vec<Bytes> {
     ids.chunks(MAX_FRAME_ROWS).map(|ids| rows_frame(live, ids)).collect()
 }
 
-impl AsRef<Roots> for Watcher {
-    fn as_ref(&self) -> &Roots {
-        &self.roots
+impl ThreadsPlace for Watcher {
+    fn roots(&self) -> &Roots {
+        &self.engines.setup().roots
+    }
+
+    fn engine(&self) -> Result<Arc<Engine>> {
+        Ok(self.engines.engine(None)?.engine)
     }
 }
 
 impl Watcher {
     /// Begins to watch, on a thread of its own, until `stop` is cancelled.
-    pub(super) fn start(roots: Roots, stop: CancellationToken) -> Result<Arc<Self>> {
+    pub(super) fn start(engines: Arc<ProjectEngines>, stop: CancellationToken) -> Result<Arc<Self>> {
         let watcher = Arc::new(Self {
-            roots,
+            engines,
             live: Mutex::new(None),
             opened_at: Mutex::new(None),
             frames: broadcast::channel(MAX_BACKLOG).0,
@@ -209,11 +215,18 @@ impl Watcher {
         FollowGuard { watcher: Arc::clone(self), thread: thread.clone() }
     }
 
+    /// The file of a thread's transcript, brought up to what the store keeps. It may block.
+    pub(super) fn transcript_path(&self, thread: &ThreadId) -> PathBuf {
+        match lock(&self.live).as_ref().map(LiveThreads::index) {
+            Some(index) => index.transcript_path(thread),
+            None => transcript::path(&self.roots().threads_dir(), thread),
+        }
+    }
+
     fn look_at_files(&self) {
-        let dir: PathBuf = self.roots.threads_dir();
         let mut grown = BTreeMap::new();
         for (thread, (_, known)) in lock(&self.followed).iter_mut() {
-            let length = std::fs::metadata(transcript::path(&dir, thread)).map_or(0, |file| file.len());
+            let length = std::fs::metadata(self.transcript_path(thread)).map_or(0, |file| file.len());
             if *known != length {
                 *known = length;
                 grown.insert(thread.clone(), ());

@@ -70,6 +70,7 @@ fn options(schema: &str) -> PostgresOptions {
         probe: Arc::new(OneProcess),
         clock: Arc::new(now_ms),
         retry_for: Duration::from_secs(60),
+        origin: "here".to_owned(),
     }
 }
 
@@ -123,6 +124,7 @@ fn new_thread(number: u64, parent: Option<u64>) -> NewThread {
         is_detached: false,
         blobs: Vec::new(),
         records: vec![record("first")],
+        submission: None,
         at_ms: now_ms(),
     }
 }

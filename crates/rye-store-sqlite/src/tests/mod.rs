@@ -107,6 +107,7 @@ pub(super) fn new_thread(number: u64, parent: Option<u64>) -> NewThread {
         caps: SpawnCaps::default(),
         owner: Some(current_owner()),
         is_detached: false,
+        submission: None,
         blobs: Vec::new(),
         records: vec![record("first")],
         at_ms: 1_000,

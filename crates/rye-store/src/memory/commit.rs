@@ -8,7 +8,7 @@ use rye_thread::status::ThreadStatus;
 use rye_thread::thread_id::ThreadId;
 
 use super::ledger::{self, LedgerDraft};
-use super::{MemoryTables, MemoryThread};
+use super::{MemoryTables, MemoryThread, cluster};
 use crate::{
     Approval, ApprovalRecord, BudgetCaps, Claim, CommitOutcome, CreateOutcome, JournalRecord, LedgerRules,
     MAX_RECORD_BYTES, NewThread, SpawnCap, StatusChange, ThreadChange, ThreadCommit, ThreadRow,
@@ -43,6 +43,14 @@ pub(super) fn create(
     let before = new.continuation_of.as_ref().map(|id| tables.get(id)).transpose()?;
     let chain_root_id =
         before.map(|before| before.row.chain_root_id.clone().unwrap_or_else(|| before.row.id.clone()));
+    let submission = match (&new.parent, &new.submission, before) {
+        (Some(_), _, _) => None,
+        (None, Some(digest), _) => Some((new.id.clone(), *digest)),
+        // One that continues another belongs where that one does.
+        (None, None, before) => {
+            before.and_then(|before| tables.threads.get(&before.root)?.submission.clone())
+        }
+    };
     let number = tables.threads.keys().next_back().copied().unwrap_or(0) + 1;
     let (mut depth, mut root, mut is_detached) = (0, number, new.is_detached);
     if let Some(parent) = parent.and_then(|number| tables.threads.get_mut(&number)) {
@@ -62,6 +70,8 @@ pub(super) fn create(
         ledger,
         calls: Default::default(),
         blobs: new.blobs.iter().map(|digest| *digest.as_bytes()).collect(),
+        transcript: Vec::new(),
+        submission,
     };
     tables.threads.insert(number, thread);
     tables.rows.insert(new.id.clone(), number);
@@ -99,6 +109,7 @@ fn new_row(new: &NewThread, depth: u64, is_detached: bool, chain_root_id: Option
         owner: new.owner.clone(),
         heartbeat_ms: new.at_ms,
         is_detached,
+        is_submitted: false,
         note: None,
         waiting: None,
         records: new.records.len() as u64,
@@ -240,6 +251,9 @@ pub(super) fn commit(
 fn apply(thread: &mut MemoryThread, commit: ThreadCommit, is_ended: bool) {
     let at = iso_timestamp(commit.at_ms);
     thread.journal.extend(commit.records);
+    if let Some(part) = commit.transcript.as_ref().filter(|_| !is_ended) {
+        cluster::append_transcript(thread, part);
+    }
     let row = &mut thread.row;
     row.records = thread.journal.len() as u64;
     if let Some(cost) = commit.cost {

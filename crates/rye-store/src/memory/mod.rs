@@ -1,5 +1,6 @@
 //! A store in memory: everything a store does, for as long as the process lives.
 
+mod cluster;
 mod commit;
 mod ledger;
 mod queries;
@@ -18,7 +19,8 @@ use crate::{
     ChargeScope, Claim, ClaimOutcome, ClaimPolicy, CommitOutcome, CreateOutcome, JournalRecord, LedgerRow,
     LedgerRules, MAX_CANCEL_REQUEST_AGE_MS, NewThread, OpenApprovals, Owner, OwnerProbe, PruneOptions,
     PruneReport, Reservation, RollingBudget, RollingUsage, SpawnCaps, StoreFreshness, StoreFuture,
-    ThreadChange, ThreadCommit, ThreadFilter, ThreadRow, ThreadStore, ThreadStoreError, TreeTotals,
+    Submission, SubmittedThread, ThreadChange, ThreadCommit, ThreadFilter, ThreadRow, ThreadStore,
+    ThreadStoreError, TreeTotals, WorkerRecord,
 };
 
 /// A store that keeps everything in memory. Copies are the same store.
@@ -50,6 +52,7 @@ struct MemoryTables {
     waits: BTreeMap<i64, waits::MemoryWait>,
     cancel_requests: BTreeMap<i64, (u64, String)>,
     rolling: rolling::MemoryRolling,
+    workers: BTreeMap<String, WorkerRecord>,
     version: i64,
     pruned_ms: Option<u64>,
 }
@@ -63,6 +66,9 @@ struct MemoryThread {
     ledger: LedgerRow,
     calls: BTreeMap<u64, ledger::Call>,
     blobs: BTreeSet<[u8; 32]>,
+    transcript: Vec<u8>,
+    /// Of the root of a tree that was submitted, or continues one: the thread that was, and by what.
+    submission: Option<(ThreadId, Digest)>,
 }
 
 struct MemoryBlob {
@@ -84,7 +90,8 @@ impl MemoryTables {
     fn shown_row(&self, thread: &MemoryThread) -> ThreadRow {
         let number = self.rows.get(&thread.row.id);
         let wait = number.and_then(|number| self.waits.get(number));
-        ThreadRow { waiting: wait.map(|wait| wait.kind), ..thread.row.clone() }
+        let is_submitted = cluster::submission(self, thread).is_some();
+        ThreadRow { waiting: wait.map(|wait| wait.kind), is_submitted, ..thread.row.clone() }
     }
 
     fn get_mut(&mut self, id: &ThreadId) -> Result<&mut MemoryThread, ThreadStoreError> {
@@ -391,6 +398,37 @@ impl ThreadStore for MemoryStore {
 
     fn accept_older(&self) -> StoreFuture<'_, ()> {
         self.read(|_| Ok(()))
+    }
+
+    fn keeps_transcripts(&self) -> bool {
+        true
+    }
+
+    fn transcript<'a>(&'a self, id: &'a ThreadId, from: u64) -> StoreFuture<'a, Vec<u8>> {
+        self.read(|tables| Ok(cluster::transcript(tables.get(id)?, from)))
+    }
+
+    fn submission<'a>(&'a self, id: &'a ThreadId) -> StoreFuture<'a, Option<Submission>> {
+        self.read(|tables| Ok(cluster::submission(tables, tables.get(id)?)))
+    }
+
+    fn submitted<'a>(
+        &'a self,
+        observer: &'a Owner,
+        policy: ClaimPolicy,
+    ) -> StoreFuture<'a, Vec<SubmittedThread>> {
+        self.read(|tables| Ok(cluster::submitted(tables, observer, policy, &*self.shared.probe)))
+    }
+
+    fn put_worker<'a>(&'a self, name: &'a str, body: &'a str, at_ms: u64) -> StoreFuture<'a, ()> {
+        self.write(|tables| {
+            cluster::put_worker(tables, name, body, at_ms);
+            Ok(((), None))
+        })
+    }
+
+    fn workers(&self) -> StoreFuture<'_, Vec<WorkerRecord>> {
+        self.read(|tables| Ok(tables.workers.values().cloned().collect()))
     }
 
     fn prune<'a>(&'a self, options: &'a PruneOptions) -> StoreFuture<'a, PruneReport> {

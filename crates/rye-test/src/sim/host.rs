@@ -200,6 +200,7 @@ impl Process {
             is_detached: false,
             blobs: Vec::new(),
             records: vec![JournalRecord { at_ms, sequence: 1, body: header.to_bytes().expect("a header") }],
+            submission: None,
             at_ms,
         };
         let crash = self.crash_point(world);

@@ -8,6 +8,7 @@ pub mod approvals;
 pub mod basics;
 pub mod budget;
 pub mod claims;
+pub mod cluster;
 pub mod properties;
 pub mod retention;
 pub mod rolling;
@@ -68,6 +69,9 @@ macro_rules! store_contract {
             claims::claim_clears_the_note,
             claims::cancel_request_stays_until_cleared,
             claims::old_cancel_requests_are_removed,
+            cluster::transcripts_are_kept_with_commits,
+            cluster::submitted_threads_wait_for_workers,
+            cluster::workers_are_listed_until_they_end,
             properties::ledger_sums_hold_and_caps_are_respected,
             retention::trees_in_use_are_not_pruned,
             retention::parts_go_with_their_threads,
@@ -162,6 +166,7 @@ fn new_thread(number: u64, parent: Option<u64>) -> NewThread {
         is_detached: false,
         blobs: Vec::new(),
         records: vec![record("first")],
+        submission: None,
         at_ms: 1_000,
     }
 }

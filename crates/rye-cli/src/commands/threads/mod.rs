@@ -10,6 +10,7 @@ mod notify;
 mod prune;
 mod rebuild;
 pub mod runner;
+mod shared_store;
 mod show;
 mod spending;
 mod tail;
@@ -23,6 +24,7 @@ use crate::arguments::ThreadCommand;
 use crate::global::GlobalArguments;
 
 pub use rebuild::check_store;
+pub use shared_store::check_shared_store;
 pub use thread_index::{ThreadIndex, threads_dir};
 pub use user_host::user_threads;
 

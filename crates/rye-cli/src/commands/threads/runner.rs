@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rye_agent::driver::{CancelSignal, Listener};
+use rye_agent::models::Providers;
 use rye_agent::prepare::{ThreadRequest, prepare};
 use rye_agent::status::{SuspendReason, ThreadStatus};
 use rye_agent::store::{DATABASE, ThreadRow};
@@ -57,6 +58,33 @@ pub fn open_threads(
         clock: Arc::new(ThreadClock),
         folder,
         background,
+        worker: None,
+    })
+}
+
+/// Opens the threads of this place to submit one: the key of a provider that is named is the workers', and need not be here.
+pub fn open_for_submission(
+    settings: &Settings,
+    engine: Engine,
+    request: &ThreadRequest,
+) -> Result<Threads, Error> {
+    let mut environment = settings.host().variables;
+    let prepared = prepare(&engine, &environment, request);
+    if prepared.is_err_and(|error| error.code == Code::ProviderKeyMissing) {
+        let missing = Providers::discover(&engine.workspace).missing_variables(&environment);
+        environment.extend(missing.into_iter().map(|name| (name, "kept by the worker".to_owned())));
+    }
+    let settings = settings.clone();
+    let folder = threads_dir(&settings);
+    let engines = EnginePool::new(1, move |(): &()| settings.engine()).with_engine(&(), engine);
+    Threads::open(ThreadsSetup {
+        engine: Arc::new(move || Ok(engines.engine(&())?.engine)),
+        environment,
+        listener: None,
+        clock: Arc::new(ThreadClock),
+        folder,
+        background: None,
+        worker: None,
     })
 }
 

@@ -1,5 +1,6 @@
 //! `thread show`: one thread, whole.
 
+use rye_agent::cluster::placement_reason;
 use rye_agent::limits::LIMIT_NAMES;
 use rye_agent::money::Nanos;
 use rye_agent::store::{Charge, ChargeScope, ThreadRow};
@@ -91,6 +92,9 @@ fn render(
     }
     let error = row.error.as_deref().or(row.note.as_deref()).unwrap_or_default();
     add_field("reason", paint(WARNING, truncate(error, 400)).repeat(usize::from(!error.is_empty())));
+    if index.waits_for_worker(row) {
+        add_field("waits", placement_reason(&index.store, row).unwrap_or_default());
+    }
     let approvals = index.store.open_approvals(Some(&row.id))?.approvals;
     if !approvals.is_empty() {
         lines.push(String::new());
@@ -191,7 +195,7 @@ fn more_line(total: usize) -> Option<String> {
 /// What was last to be seen of it.
 fn last_lines(index: &ThreadIndex, row: &ThreadRow) -> Vec<String> {
     index.rebuild_files(&row.id, settings::now_ms());
-    let path = transcript::path(&index.dir, &row.id);
+    let path = index.transcript_path(&row.id);
     let length = std::fs::metadata(&path).map_or(0, |metadata| metadata.len());
     let from =
         TranscriptPosition { bytes: length.saturating_sub(TAIL_BYTES), ..TranscriptPosition::default() };

@@ -65,7 +65,7 @@ pub fn tail(context: &CommandContext, word: &str, with_tree: bool) -> CommandRes
             if has_stopped && *position == TranscriptPosition::default() {
                 index.rebuild_files(id, crate::settings::now_ms());
             }
-            let path = transcript::path(&index.dir, id);
+            let path = index.transcript_path(id);
             let batch = transcript::read(&path, *position, BATCH_SIZE)?;
             is_quiet &= batch.next == *position;
             *position = batch.next;
@@ -144,7 +144,7 @@ fn print_transcript(
     as_markdown: bool,
 ) -> CommandResult {
     index.rebuild_files(&row.id, crate::settings::now_ms());
-    let path = transcript::path(&index.dir, &row.id);
+    let path = index.transcript_path(&row.id);
     if as_markdown && !context.output.is_json {
         let events = transcript::read(&path, TranscriptPosition::default(), usize::MAX)?.events;
         let about = PageHeader { directive: &row.directive, status: row.status, cost: row.cost };

@@ -1,18 +1,25 @@
 //! The threads of this place, as the settings say where it is.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use rye_agent::store::ThreadRow;
+use rye_engine::{Engine, Result};
 use rye_space::Roots;
 
 use crate::live::format;
 use crate::settings::{self, Settings};
 
+use rye_agent::views::ThreadsPlace;
 pub use rye_agent::views::{INTERRUPTED, ThreadIndex, WAITING, resume_command};
 
-impl AsRef<Roots> for Settings {
-    fn as_ref(&self) -> &Roots {
+impl ThreadsPlace for Settings {
+    fn roots(&self) -> &Roots {
         &self.roots
+    }
+
+    fn engine(&self) -> Result<Arc<Engine>> {
+        Settings::engine(self).map(Arc::new)
     }
 }
 

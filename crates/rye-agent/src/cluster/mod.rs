@@ -1,0 +1,19 @@
+//! Threads on several machines: what is submitted, who may take it, and how a worker runs it.
+//!
+//! ```text
+//! rye run --on: prepare → freeze items → sign → create (no owner, with the submission) → store
+//! worker: store → submitted threads → labels → verify by its own trust and limits → fresh folder → claim → drive
+//! ```
+
+mod archive;
+mod check;
+mod labels;
+mod submission;
+mod submit;
+mod tree;
+mod worker;
+
+pub use labels::{WorkerOffer, WorkerProcess, placement_reason};
+pub use submission::{SubmissionBody, SubmissionError};
+pub use submit::{SubmitOptions, SubmitReport};
+pub use worker::{Worker, WorkerSetup, WorkerStatus};

@@ -1,0 +1,121 @@
+//! Submitting a thread: prepared here, frozen, signed, and left to workers.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use lillux::Digest;
+use rye_engine::lockfiles::freeze_project;
+use rye_engine::{Code, Error, Result};
+use rye_item::Space;
+use rye_trust::Subject;
+
+use super::archive::FileArchive;
+use super::labels::{needed_labels, parse_label, secret_label};
+use super::submission::SubmissionBody;
+use crate::journal::JournalHeader;
+use crate::prepare::{PreparedThread, ThreadRequest};
+use crate::thread_id::ThreadId;
+use crate::threads::Threads;
+
+/// What a submitted thread asks of its worker, beside what its directive needs.
+#[derive(Clone, Debug, Default)]
+pub struct SubmitOptions {
+    /// Labels that the worker must offer.
+    pub labels: Vec<String>,
+    /// Secrets that the worker must have, by name.
+    pub secrets: Vec<String>,
+}
+
+/// A thread that was submitted.
+#[derive(Clone, Debug)]
+pub struct SubmitReport {
+    /// Its name.
+    pub thread_id: ThreadId,
+    /// Its directive.
+    pub directive: String,
+    /// What a worker must offer.
+    pub labels: Vec<String>,
+    /// What its user should know.
+    pub notices: Vec<String>,
+}
+
+impl Threads {
+    /// Submits a thread: any worker that offers what it needs runs it. It is there for good when this returns.
+    ///
+    /// # Errors
+    /// When it may not start, cannot be frozen, or there is no key to sign it with; then there is no thread.
+    pub async fn submit(&self, request: ThreadRequest, options: SubmitOptions) -> Result<SubmitReport> {
+        if !self.store().keeps_transcripts() {
+            return Err(Error::new(
+                Code::StoreUnusable,
+                "threads are submitted to a store that machines share",
+            )
+            .hint("describe one in the settings: docs/cluster.md"));
+        }
+        let (model, provider) = (request.model.clone(), request.provider.clone());
+        let limits = request.limits.clone();
+        let prepared = self.prepare(request).await?;
+        let engine = self.engine()?;
+        let spec = Arc::clone(&prepared.spec);
+        let now_ms = self.now_ms();
+        let template = self.store_template(&prepared).await?;
+        let header = JournalHeader::new(spec.instance.clone(), template.to_string());
+        let header = header.to_bytes().map_err(|error| Error::new(Code::Io, error.to_string()))?;
+        let instance = spec.instance.clone();
+        let freeze = move || -> Result<(SubmissionBody, FileArchive, Vec<u8>)> {
+            let roots = &engine.workspace.roots;
+            let project = roots.project.clone().filter(|_| roots.project_ai().is_some_and(|ai| ai.is_dir()));
+            let directive = rye_item::ItemRef::parse(Some("directive"), &spec.template.directive)?;
+            let located = engine.workspace.spaces.locate(&directive, None);
+            if located.is_ok_and(|located| *located.space() == Space::User) {
+                let message = "only a project's own directives are submitted, and those of bundles";
+                return Err(Error::new(Code::SubmissionRefused, message)
+                    .for_item(&directive)
+                    .hint(format!("copy it: rye load directive {} --to project", directive.id)));
+            }
+            let mut archive =
+                project.as_deref().map_or_else(|| Ok(FileArchive::default()), FileArchive::of_project)?;
+            let mut tools = Vec::new();
+            if project.is_some() {
+                for frozen in freeze_project(&engine)? {
+                    archive.add(&frozen.path, &frozen.bytes)?;
+                    tools.push(frozen.tool.id.to_string());
+                }
+            }
+            let mut labels: BTreeSet<String> = needed_labels(&engine, &spec.template);
+            for label in &options.labels {
+                labels.insert(parse_label(label)?);
+            }
+            for secret in &options.secrets {
+                labels.insert(parse_label(&secret_label(secret))?);
+            }
+            let body = SubmissionBody {
+                format: SubmissionBody::FORMAT,
+                rye: env!("CARGO_PKG_VERSION").to_owned(),
+                thread: instance.thread_id.clone(),
+                header: Digest::of(&header).to_hex(),
+                directive: spec.template.directive.clone(),
+                inputs: instance.inputs.clone(),
+                model,
+                provider,
+                limits,
+                labels: labels.into_iter().collect(),
+                tools,
+                archive: Digest::of(&archive.bytes).to_hex(),
+                files: archive.files.clone(),
+                at_ms: now_ms,
+            };
+            let signed = body.sign(&engine.signing_key()?).map_err(std::io::Error::other)?;
+            Ok((body, archive, signed))
+        };
+        let frozen = tokio::task::spawn_blocking(freeze).await;
+        let (body, archive, signed) =
+            frozen.map_err(|error| Error::new(Code::Io, format!("freezing broke off: {error}")))??;
+        let store = self.store().shared();
+        let archive = store.put_blob(archive.bytes, now_ms).await?;
+        let submission = store.put_blob(signed, now_ms).await?;
+        let PreparedThread { spec, notices, .. } = prepared;
+        self.register_submitted(&spec, submission, archive).await?;
+        Ok(SubmitReport { thread_id: body.thread, directive: body.directive, labels: body.labels, notices })
+    }
+}

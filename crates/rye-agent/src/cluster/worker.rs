@@ -1,0 +1,502 @@
+//! A worker: takes submitted threads that fit what it offers, runs a bounded number of them, and gives them back when it
+//! ends. One look at the store serves all of its trees.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use lillux::Digest;
+use lillux::file::{LockedTempDir, TempDirPool};
+use lillux::process::Launcher;
+use rye_engine::{Code, Engine, Error, Result, WallClock};
+use rye_item::text::one_line;
+use serde::Serialize;
+use tokio_util::sync::CancellationToken;
+
+use super::labels::{WorkerOffer, WorkerProcess, offered_labels, parse_label, secret_label};
+use super::submission::SubmissionBody;
+use super::tree::{WorkerTree, is_made_by_worker, read_submission};
+use crate::driver::MillisClock;
+use crate::store::{
+    ClaimPolicy, Owner, SHARED_LEASE_MS, SharedStoreConfig, StoreHandle, Submission, SubmittedThread,
+    current_owner, open_shared,
+};
+use crate::thread_id::ThreadId;
+use crate::threads::{BackgroundConnection, BackgroundHost, TakeoverReport, WorkerPlace, ledger_spec};
+
+/// How often it is looked whether the store has changed.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// How often the store is asked though it has not said that it changed.
+const LOOK_INTERVAL: Duration = Duration::from_secs(2);
+/// How often the worker says that it is there, and renews its leases.
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(10);
+/// How long a tree without a thread at work stays open.
+const TREE_TTL: Duration = Duration::from_secs(5);
+/// How long something that was refused is not tried again: settings may have changed then.
+const REFUSAL_TTL: Duration = Duration::from_secs(30);
+/// Threads that are taken at the same time.
+const MAX_TAKEN_AT_ONCE: usize = 8;
+/// Submissions that are remembered.
+const MAX_KNOWN: usize = 4096;
+
+/// What a worker is started with.
+pub struct WorkerSetup {
+    /// Its name, which no other worker of the store has.
+    pub name: String,
+    /// The store.
+    pub config: SharedStoreConfig,
+    /// Labels of its own.
+    pub labels: Vec<String>,
+    /// Secrets that it offers, by name: variables of its environment.
+    pub secrets: Vec<String>,
+    /// How many trees, and of each level below how many threads, run at once.
+    pub max_threads: usize,
+    /// How long threads may take to end when the worker ends.
+    pub drain_timeout: Duration,
+    /// The engine of the worker's own user space, outside any project.
+    pub engine: Arc<Engine>,
+    /// The process environment.
+    pub environment: BTreeMap<String, String>,
+    /// The user's home.
+    pub home: PathBuf,
+    /// Starts the processes of tools.
+    pub launcher: Launcher,
+    /// Folders for temporary files.
+    pub temporary_folders: TempDirPool,
+    /// The clock of threads.
+    pub clock: Arc<dyn MillisClock>,
+    /// The clock of engines.
+    pub engine_clock: fn() -> Box<dyn WallClock>,
+    /// Hears what the worker does, a line each.
+    pub log: Arc<dyn Fn(&str) + Send + Sync>,
+}
+
+/// How a worker stands.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct WorkerStatus {
+    /// Its name.
+    pub name: String,
+    /// Whether the store can be reached.
+    pub is_healthy: bool,
+    /// Whether it takes no more.
+    pub is_draining: bool,
+    /// Threads at work.
+    pub running: usize,
+    /// Trees that are open.
+    pub trees: usize,
+    /// Threads that it took.
+    pub taken: u64,
+    /// Threads that it refused.
+    pub refused: u64,
+    /// Threads that another process took from it.
+    pub lost: u64,
+}
+
+/// A worker at work.
+pub struct Worker {
+    setup: Arc<WorkerSetup>,
+    place: WorkerPlace,
+    trees_dir: LockedTempDir,
+    labels: BTreeSet<String>,
+    /// The fingerprints whose rows a worker made.
+    workers: Vec<String>,
+    trees: Mutex<HashMap<ThreadId, Arc<WorkerTree>>>,
+    openings: Mutex<HashMap<ThreadId, Arc<tokio::sync::Mutex<()>>>>,
+    bodies: Mutex<HashMap<Digest, Arc<SubmissionBody>>>,
+    refusals: Mutex<HashMap<ThreadId, Instant>>,
+    /// The level of each thread that was taken.
+    levels: Mutex<HashMap<ThreadId, u64>>,
+    is_healthy: AtomicBool,
+    is_draining: AtomicBool,
+    taken: AtomicU64,
+    refused: AtomicU64,
+    lost: AtomicU64,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What becomes of a thread that waits.
+enum TakeOutcome {
+    /// It runs here.
+    Taken,
+    /// Another worker has it, or it does not fit.
+    Left,
+}
+
+impl Worker {
+    /// Opens a worker. It blocks.
+    ///
+    /// # Errors
+    /// When the store cannot be opened, a secret is not set, or a label is none.
+    pub fn open(setup: WorkerSetup) -> Result<Arc<Self>> {
+        let engine = &setup.engine;
+        let mut labels = offered_labels(engine, &setup.environment);
+        for label in &setup.labels {
+            labels.insert(parse_label(label)?);
+        }
+        for secret in &setup.secrets {
+            let is_set = setup.environment.get(secret).is_some_and(|value| !value.is_empty());
+            if !is_set {
+                let message = format!("the secret `{}` is not set in the environment", one_line(secret));
+                return Err(Error::new(Code::InvalidArgument, message)
+                    .hint("set the variable for the worker, or do not offer it"));
+            }
+            labels.insert(parse_label(&secret_label(secret))?);
+        }
+        labels.insert(parse_label(&format!("worker:{}", setup.name))?);
+        let config = crate::config::load(&engine.workspace)?;
+        let roots = &engine.workspace.roots;
+        let clock = Arc::clone(&setup.clock);
+        let now_ms = Arc::new(move || clock.now_ms());
+        let store = open_shared(engine, &setup.config, &roots.threads_dir(), &ledger_spec(&config), now_ms)?;
+        let signing_key = engine.signing_key()?;
+        let own = signing_key.public_key().fingerprint().to_string();
+        let listed = setup.config.workers.iter().map(|key| key.fingerprint().to_string());
+        let workers = listed.chain([own]).collect();
+        // Leases of workers are judged by the name, as those of machines are.
+        let owner = Owner { host: format!("worker:{}", setup.name), ..current_owner() };
+        let parent = setup.config.cache_dir(roots);
+        let trees_dir = LockedTempDir::new(&parent, "trees-")?;
+        let place = WorkerPlace { store: Arc::new(store), signing_key: Arc::new(signing_key), owner };
+        Ok(Arc::new(Self {
+            setup: Arc::new(setup),
+            place,
+            trees_dir,
+            labels,
+            workers,
+            trees: Mutex::default(),
+            openings: Mutex::default(),
+            bodies: Mutex::default(),
+            refusals: Mutex::default(),
+            levels: Mutex::default(),
+            is_healthy: AtomicBool::new(true),
+            is_draining: AtomicBool::new(false),
+            taken: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
+        }))
+    }
+
+    /// What it offers.
+    #[must_use]
+    pub fn labels(&self) -> &BTreeSet<String> {
+        &self.labels
+    }
+
+    /// How it stands.
+    #[must_use]
+    pub fn status(&self) -> WorkerStatus {
+        let trees = lock(&self.trees);
+        WorkerStatus {
+            name: self.setup.name.clone(),
+            is_healthy: self.is_healthy.load(Ordering::Relaxed),
+            is_draining: self.is_draining.load(Ordering::Relaxed),
+            running: trees.values().map(|tree| tree.threads.running_count()).sum(),
+            trees: trees.len(),
+            taken: self.taken.load(Ordering::Relaxed),
+            refused: self.refused.load(Ordering::Relaxed),
+            lost: self.lost.load(Ordering::Relaxed),
+        }
+    }
+
+    fn store(&self) -> &StoreHandle {
+        &self.place.store.store
+    }
+
+    fn log(&self, line: &str) {
+        (self.setup.log)(&one_line(line));
+    }
+
+    /// Works until `drain` is cancelled; then its threads end, or are given back.
+    ///
+    /// # Errors
+    /// When another worker of its name is at work.
+    pub async fn run(self: &Arc<Self>, drain: &CancellationToken) -> Result<()> {
+        self.refuse_namesake().await?;
+        let (mut looked_at, mut beaten_at): (Option<Instant>, Option<Instant>) = (None, None);
+        let mut version = None;
+        while !drain.is_cancelled() {
+            let is_due =
+                |at: Option<Instant>, interval: Duration| at.is_none_or(|at| at.elapsed() >= interval);
+            if is_due(beaten_at, HEARTBEAT_INTERVAL) {
+                beaten_at = Some(Instant::now());
+                self.heartbeat().await;
+            }
+            let now = self.store().shared().data_version().await.ok();
+            if now != version || is_due(looked_at, LOOK_INTERVAL) {
+                version = now;
+                looked_at = Some(Instant::now());
+                self.look().await;
+            }
+            tokio::select! {
+                () = drain.cancelled() => {}
+                () = tokio::time::sleep(POLL_INTERVAL) => {}
+            }
+        }
+        self.drain().await;
+        Ok(())
+    }
+
+    /// Two workers of one name would take each other for themselves.
+    async fn refuse_namesake(&self) -> Result<()> {
+        let now_ms = self.setup.clock.now_ms();
+        let known = self.store().shared().workers().await?;
+        let namesake = known.iter().find(|worker| {
+            worker.name == self.setup.name && worker.seen_ms.saturating_add(SHARED_LEASE_MS) > now_ms
+        });
+        let Some(namesake) = namesake else { return Ok(()) };
+        let offer: WorkerOffer = serde_json::from_str(&namesake.body).unwrap_or_default();
+        // One of this machine that is gone is this worker, started again.
+        if offer.host == current_owner().host && !self.is_namesake_alive(&offer) {
+            return Ok(());
+        }
+        let name = one_line(&self.setup.name);
+        let message = format!("a worker `{name}` is at work on {}", one_line(&offer.host));
+        Err(Error::new(Code::StoreUnusable, message)
+            .hint("give this one another name: rye worker --name NAME"))
+    }
+
+    fn is_namesake_alive(&self, offer: &WorkerOffer) -> bool {
+        offer.process.as_ref().is_some_and(|process| !process.is_gone())
+    }
+
+    async fn heartbeat(&self) {
+        let status = self.status();
+        let offer = WorkerOffer {
+            rye: env!("CARGO_PKG_VERSION").to_owned(),
+            host: current_owner().host,
+            process: Some(WorkerProcess::current()),
+            labels: self.labels.clone(),
+            max_threads: self.setup.max_threads,
+            running: status.running,
+            is_draining: status.is_draining,
+            users: self.setup.config.users.iter().map(|key| key.fingerprint().to_string()).collect(),
+        };
+        let body = serde_json::to_string(&offer).unwrap_or_default();
+        let now_ms = self.setup.clock.now_ms();
+        let store = self.store().shared();
+        let noted = store.put_worker(&self.setup.name, &body, now_ms).await;
+        self.is_healthy.store(noted.is_ok(), Ordering::Relaxed);
+        let mut claims = Vec::new();
+        for tree in self.open_trees() {
+            claims.extend(tree.threads.claims());
+        }
+        if claims.is_empty() {
+            return;
+        }
+        for (id, claim) in store.heartbeat(claims, now_ms).await.unwrap_or_default() {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+            self.log(&format!("{id} was taken by another process"));
+            for tree in self.open_trees() {
+                tree.threads.drop_lost(&id, claim).await;
+            }
+        }
+    }
+
+    fn open_trees(&self) -> Vec<Arc<WorkerTree>> {
+        lock(&self.trees).values().cloned().collect()
+    }
+
+    /// Ends what was asked to end, takes what waits, and closes trees that have nothing to do.
+    async fn look(self: &Arc<Self>) {
+        let trees = self.open_trees();
+        if trees.iter().any(|tree| tree.threads.running_count() > 0) {
+            for request in self.store().shared().cancel_requests().await.unwrap_or_default() {
+                for tree in &trees {
+                    // It stays until the thread has ended.
+                    let _ = tree.threads.cancel_local(&request.thread, &request.reason);
+                }
+            }
+        }
+        let policy = ClaimPolicy::Expired { now_ms: self.setup.clock.now_ms(), lease_ms: SHARED_LEASE_MS };
+        match self.store().shared().submitted(&self.place.owner, policy).await {
+            Ok(mut waiting) => {
+                self.is_healthy.store(true, Ordering::Relaxed);
+                // Workers that begin at different places stand less in each other's way.
+                let start = usize::try_from(std::process::id()).unwrap_or(0) % waiting.len().max(1);
+                waiting.rotate_left(start);
+                self.consider_all(waiting).await;
+            }
+            Err(error) => {
+                self.is_healthy.store(false, Ordering::Relaxed);
+                self.log(&format!("the store cannot be read: {error}"));
+            }
+        }
+        self.close_idle_trees();
+    }
+
+    fn close_idle_trees(&self) {
+        let mut trees = lock(&self.trees);
+        trees.retain(|_, tree| {
+            let is_used = tree.threads.running_count() > 0 || Arc::strong_count(tree) > 1;
+            if is_used {
+                *lock(&tree.last_used) = Instant::now();
+            }
+            is_used || lock(&tree.last_used).elapsed() < TREE_TTL
+        });
+        let running: BTreeSet<ThreadId> =
+            trees.values().flat_map(|tree| tree.threads.claims()).map(|(id, _)| id).collect();
+        lock(&self.levels).retain(|id, _| running.contains(id));
+        lock(&self.openings).retain(|_, opening| Arc::strong_count(opening) > 1);
+    }
+
+    /// Reserves a place at a level, if there is one. Each level has its own: threads that wait for those below them do not
+    /// keep them from running.
+    fn reserve_place(&self, id: &ThreadId, level: u64) -> bool {
+        let mut levels = lock(&self.levels);
+        let used = levels.values().filter(|known| **known == level).count();
+        let is_free = used < self.setup.max_threads && !levels.contains_key(id);
+        if is_free {
+            levels.insert(id.clone(), level);
+        }
+        is_free
+    }
+
+    /// Takes those that fit, several at once.
+    async fn consider_all(self: &Arc<Self>, waiting: Vec<SubmittedThread>) {
+        let mut tasks = tokio::task::JoinSet::new();
+        for found in waiting {
+            let (id, level) = (found.row.id.clone(), found.row.depth);
+            let is_refused = lock(&self.refusals).get(&id).is_some_and(|at| at.elapsed() < REFUSAL_TTL);
+            if is_refused || !self.reserve_place(&id, level) {
+                continue;
+            }
+            if tasks.len() >= MAX_TAKEN_AT_ONCE {
+                let _ = tasks.join_next().await;
+            }
+            let worker = Arc::clone(self);
+            tasks.spawn(async move { worker.consider(found).await });
+        }
+        while tasks.join_next().await.is_some() {}
+    }
+
+    async fn consider(self: &Arc<Self>, found: SubmittedThread) {
+        let id = found.row.id.clone();
+        match self.take(&found).await {
+            Ok(TakeOutcome::Taken) => {
+                self.taken.fetch_add(1, Ordering::Relaxed);
+                return;
+            }
+            Ok(TakeOutcome::Left) => {}
+            Err(error) => {
+                self.refused.fetch_add(1, Ordering::Relaxed);
+                self.log(&format!("{id} is not run: {error}"));
+                self.remember_refusal(&id);
+                let note = format!("worker {}: {}", self.setup.name, one_line(&error.to_string()));
+                // For `rye thread show`. Another worker may run it all the same.
+                let _ = self.store().shared().set_note(&id, &note).await;
+            }
+        }
+        lock(&self.levels).remove(&id);
+    }
+
+    fn remember_refusal(&self, id: &ThreadId) {
+        let mut refusals = lock(&self.refusals);
+        refusals.retain(|_, at| at.elapsed() < REFUSAL_TTL);
+        refusals.insert(id.clone(), Instant::now());
+    }
+
+    async fn take(self: &Arc<Self>, found: &SubmittedThread) -> Result<TakeOutcome> {
+        let body = self.body(&found.submission).await?;
+        let missing = body.labels.iter().any(|label| !self.labels.contains(label));
+        if missing {
+            return Ok(TakeOutcome::Left);
+        }
+        let (row, signer) = (&found.row, found.signer.as_deref());
+        if !is_made_by_worker(&row.id, &found.submission, row.records == 1, signer, &self.workers) {
+            let message = format!("the submission is refused: {} was not made by a worker", row.id);
+            return Err(Error::new(Code::SubmissionRefused, message)
+                .hint("list the keys of all workers in threads.stores.NAME.workers"));
+        }
+        let tree = self.tree(body).await?;
+        *lock(&tree.last_used) = Instant::now();
+        match tree.threads.take_submitted(&found.row).await? {
+            true => Ok(TakeOutcome::Taken),
+            false => Ok(TakeOutcome::Left),
+        }
+    }
+
+    /// What was submitted, verified once.
+    async fn body(&self, submission: &Submission) -> Result<Arc<SubmissionBody>> {
+        let known = lock(&self.bodies).get(&submission.digest).cloned();
+        if let Some(body) = known.filter(|body| body.thread == submission.root) {
+            return Ok(body);
+        }
+        let (store, submission) = (self.store().clone(), submission.clone());
+        let (digest, mut users) = (submission.digest, self.setup.config.users.clone());
+        users.push(self.place.signing_key.public_key());
+        let read = tokio::task::spawn_blocking(move || read_submission(&store, &submission, &users)).await;
+        let read = read.map_err(|error| Error::new(Code::Io, format!("it broke off: {error}")))?;
+        let body = Arc::new(read?);
+        let mut bodies = lock(&self.bodies);
+        if bodies.len() >= MAX_KNOWN {
+            bodies.clear();
+        }
+        bodies.insert(digest, Arc::clone(&body));
+        Ok(body)
+    }
+
+    async fn tree(self: &Arc<Self>, body: Arc<SubmissionBody>) -> Result<Arc<WorkerTree>> {
+        let id = body.thread.clone();
+        let opening = Arc::clone(lock(&self.openings).entry(id.clone()).or_default());
+        // Of several threads of a tree one opens it.
+        let _turn = opening.lock().await;
+        if let Some(tree) = lock(&self.trees).get(&id) {
+            return Ok(Arc::clone(tree));
+        }
+        let pool: Arc<dyn BackgroundHost> = Arc::new(WorkerPool);
+        let tree = WorkerTree::open(&self.setup, &self.place, pool, self.trees_dir.path(), body).await?;
+        let tree = Arc::new(tree);
+        lock(&self.trees).insert(id, Arc::clone(&tree));
+        Ok(tree)
+    }
+
+    /// Takes nothing more, waits for what runs, and gives back what takes too long.
+    async fn drain(self: &Arc<Self>) {
+        self.is_draining.store(true, Ordering::Relaxed);
+        self.log("ending: no more threads are taken");
+        let deadline = Instant::now() + self.setup.drain_timeout;
+        let mut beaten_at: Option<Instant> = None;
+        while self.status().running > 0 && Instant::now() < deadline {
+            if beaten_at.is_none_or(|at| at.elapsed() >= HEARTBEAT_INTERVAL) {
+                beaten_at = Some(Instant::now());
+                self.heartbeat().await;
+            }
+            tokio::time::sleep(POLL_INTERVAL).await;
+        }
+        let left = self.status().running;
+        if left > 0 {
+            self.log(&format!("giving {left} threads back to other workers"));
+        }
+        for tree in self.open_trees() {
+            tree.threads.give_back().await;
+        }
+        let now_ms = self.setup.clock.now_ms();
+        if let Err(error) = self.store().shared().put_worker(&self.setup.name, "", now_ms).await {
+            self.log(&format!("the store was not told of the end: {error}"));
+        }
+    }
+}
+
+/// Where threads of a tree that are not waited for are left: with all workers.
+struct WorkerPool;
+
+impl BackgroundHost for WorkerPool {
+    fn connect(&self) -> Result<Box<dyn BackgroundConnection>> {
+        Ok(Box::new(WorkerPool))
+    }
+
+    fn has_threads(&self) -> bool {
+        true
+    }
+}
+
+impl BackgroundConnection for WorkerPool {
+    fn take_over(self: Box<Self>, _: &[ThreadId]) -> Result<TakeoverReport> {
+        Ok(TakeoverReport { pid: std::process::id(), refused: BTreeMap::new() })
+    }
+}

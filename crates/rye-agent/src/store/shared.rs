@@ -1,0 +1,233 @@
+//! The store that several machines share: which one the user's signed settings name, how it is reached, whose keys count.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use lillux::PublicKey;
+use lillux::file::LockedTempDir;
+use rye_engine::{Code, Engine, Error, Result};
+use rye_item::Space;
+use rye_item::text::one_line;
+use rye_space::Roots;
+use rye_store::LedgerRules;
+use rye_store_postgres::{
+    DEFAULT_RETRY_FOR, LocalClock, PostgresAddress, PostgresCondition, PostgresOptions, PostgresStore,
+    StoreKeys,
+};
+use serde_json::Value;
+
+use super::password::find_password;
+use super::{StoreHandle, SystemProbe, ThreadStore, current_owner};
+
+/// For how long a heartbeat renews a lease where several machines share a store.
+pub const SHARED_LEASE_MS: u64 = 30_000;
+
+/// The setting that names the store.
+const STORE_SETTING: &str = "threads.store";
+
+/// How much of the user's `config.yaml` is looked at.
+const MAX_CONFIG_BYTES: u64 = 1 << 20;
+
+/// The schema that is used where settings name none.
+const DEFAULT_SCHEMA: &str = "rye";
+
+/// A store that several machines share, as the user's settings describe it.
+#[derive(Clone, Debug)]
+pub struct SharedStoreConfig {
+    /// What the settings call it.
+    pub name: String,
+    /// The keys of people: what they submit and answer counts.
+    pub users: Vec<PublicKey>,
+    /// The keys of workers: what they record counts.
+    pub workers: Vec<PublicKey>,
+    address: PostgresAddress,
+}
+
+/// Whether the user's settings may name a shared store: a look that is cheap where they do not.
+#[must_use]
+pub fn may_be_shared(roots: &Roots) -> bool {
+    let path = roots.user_ai().join("config/config.yaml");
+    let read = lillux::file::read_bounded(&path, MAX_CONFIG_BYTES);
+    read.is_ok_and(|(bytes, _)| bytes.windows(7).any(|word| word == b"threads"))
+}
+
+impl SharedStoreConfig {
+    /// The store that holds all threads of this user; `None` where each project has its own.
+    ///
+    /// # Errors
+    /// When settings name one and do not describe it, or are not used because they are not signed.
+    pub fn current(engine: &Engine) -> Result<Option<Self>> {
+        if !may_be_shared(&engine.workspace.roots) {
+            return Ok(None);
+        }
+        let settings = &engine.workspace.settings;
+        let ignored = settings.ignored.iter().find(|ignored| {
+            ignored.space == Space::User && (ignored.key == "*" || ignored.key.starts_with("threads"))
+        });
+        if let Some(ignored) = ignored {
+            let message = format!("the setting `{}` is not used: {}", one_line(&ignored.key), ignored.reason);
+            return Err(Error::new(Code::StoreUnusable, message)
+                .detail("path", ignored.path.display().to_string())
+                .hint("read it, then: rye sign config config"));
+        }
+        match settings.get(STORE_SETTING).and_then(Value::as_str) {
+            None | Some("") => Ok(None),
+            Some(name) => Self::named(engine, name).map(Some),
+        }
+    }
+
+    /// The store that settings describe under this name.
+    ///
+    /// # Errors
+    /// When they do not, or not completely.
+    pub fn named(engine: &Engine, name: &str) -> Result<Self> {
+        let settings = &engine.workspace.settings;
+        let shown = one_line(name);
+        let invalid = |message: String| {
+            Error::new(Code::StoreUnusable, message).hint("see docs/cluster.md for the settings of a store")
+        };
+        let stores = settings.get("threads.stores").and_then(Value::as_object);
+        let store = stores.and_then(|stores| stores.get(name)).ok_or_else(|| {
+            invalid(format!("no store `{shown}` in the settings: threads.stores.{shown}.url is missing"))
+        })?;
+        let text = |key: &str| store.get(key).and_then(Value::as_str).filter(|text| !text.is_empty());
+        let url = text("url").ok_or_else(|| invalid(format!("threads.stores.{shown}.url is missing")))?;
+        let mut address = PostgresAddress::parse(url, text("schema").unwrap_or(DEFAULT_SCHEMA))?;
+        if let Some(path) = text("certificates") {
+            address = address.with_certificates(expand_home(path, &engine.host.home));
+        }
+        let variables = Arc::new(engine.host.variables.clone());
+        let (home, variable) = (engine.host.home.clone(), text("password_env").map(str::to_owned));
+        let server = address.server();
+        let password = move || find_password(&variables, &home, variable.as_deref(), &server);
+        let keys = |field: &str| -> Result<Vec<PublicKey>> {
+            let listed = store.get(field).and_then(Value::as_array).into_iter().flatten();
+            let keys = listed.map(|key| {
+                let text = key.as_str().unwrap_or_default();
+                parse_key(text).ok_or_else(|| {
+                    let text = one_line(text);
+                    invalid(format!("threads.stores.{shown}.{field}: `{text}` is not a public key"))
+                        .hint("it is the middle line of a public_key.pem: rye doctor --store shows yours")
+                })
+            });
+            keys.collect()
+        };
+        Ok(Self {
+            name: name.to_owned(),
+            users: keys("users")?,
+            workers: keys("workers")?,
+            address: address.with_password(Arc::new(password)),
+        })
+    }
+
+    /// Where it is, without a password.
+    #[must_use]
+    pub fn address(&self) -> String {
+        self.address.to_string()
+    }
+
+    /// Looks at the database; changes nothing.
+    ///
+    /// # Errors
+    /// When it cannot be reached.
+    pub fn inspect(&self, now_ms: u64) -> Result<PostgresCondition> {
+        Ok(rye_store_postgres::inspect(&self.address, now_ms)?)
+    }
+
+    /// The keys that count: the user's own, and those that settings list.
+    #[must_use]
+    pub fn signers(&self) -> Vec<PublicKey> {
+        self.users.iter().chain(&self.workers).cloned().collect()
+    }
+
+    /// Opens it. What is signed is signed with the user's key.
+    ///
+    /// # Errors
+    /// When there is no key, or it is locked; when the store cannot be reached, or is newer than this code.
+    pub fn open(
+        &self,
+        engine: &Engine,
+        place: &Path,
+        rules: LedgerRules,
+        clock: LocalClock,
+    ) -> Result<StoreHandle> {
+        let own = engine.signing_key()?;
+        let own_public = own.public_key();
+        // Answers count if people gave them. A key that is listed as a worker's alone gives none.
+        let is_worker_only = self.workers.contains(&own_public) && !self.users.contains(&own_public);
+        let people = self.users.iter().chain(Some(&own_public).filter(|_| !is_worker_only));
+        let keys = StoreKeys::new(own, self.signers()).with_people(people);
+        let options = PostgresOptions {
+            address: self.address.clone(),
+            keys,
+            rules,
+            probe: Arc::new(SystemProbe),
+            clock,
+            retry_for: DEFAULT_RETRY_FOR,
+            origin: origin_of(place),
+        };
+        let store: Arc<dyn ThreadStore> = Arc::new(PostgresStore::open(options)?);
+        Ok(StoreHandle::from(store))
+    }
+
+    /// The folder below which files of this store's threads are kept on this machine. It may be lost at any time.
+    #[must_use]
+    pub fn cache_dir(&self, roots: &Roots) -> PathBuf {
+        let name = lillux::Digest::of(self.address().as_bytes()).to_hex();
+        roots.cache.join("stores").join(name.get(..16).unwrap_or_default())
+    }
+
+    /// A folder for the threads of one process, which goes with it.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn work_dir(&self, roots: &Roots) -> Result<LockedTempDir> {
+        let parent = self.cache_dir(roots);
+        lillux::file::create_dirs(&parent, true)?;
+        Ok(LockedTempDir::new(&parent, "work-")?)
+    }
+}
+
+/// The place whose threads only processes of this place take over.
+fn origin_of(place: &Path) -> String {
+    let path = lillux::canonicalize_existing(place);
+    let digest = lillux::Digest::of(path.as_os_str().as_encoded_bytes()).to_hex();
+    format!("{}:{}", current_owner().host, digest.get(..16).unwrap_or_default())
+}
+
+/// A public key as settings write it: the middle line of its file.
+fn parse_key(text: &str) -> Option<PublicKey> {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'=');
+    if text.is_empty() || !text.bytes().all(is_plain) {
+        return None;
+    }
+    let pem = format!("-----BEGIN PUBLIC KEY-----\n{text}\n-----END PUBLIC KEY-----\n");
+    PublicKey::from_pem(&pem).ok()
+}
+
+/// A public key as settings write it.
+#[must_use]
+pub fn key_text(key: &PublicKey) -> String {
+    let pem = key.to_pem();
+    pem.lines().filter(|line| !line.starts_with("-----")).collect()
+}
+
+fn expand_home(path: &str, home: &Path) -> PathBuf {
+    path.strip_prefix("~/").map_or_else(|| PathBuf::from(path), |rest| home.join(rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use lillux::SecretKey;
+
+    use super::*;
+
+    #[test]
+    fn keys_are_written_and_read_alike() {
+        let key = SecretKey::from_seed(&[7; 32]).public_key();
+        assert_eq!(parse_key(&key_text(&key)), Some(key));
+        for text in ["", "MCow", "../key", "-----BEGIN PUBLIC KEY-----"] {
+            assert_eq!(parse_key(text), None, "{text}");
+        }
+    }
+}
