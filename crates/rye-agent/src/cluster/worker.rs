@@ -24,7 +24,9 @@ use crate::store::{
     current_owner, open_shared,
 };
 use crate::thread_id::ThreadId;
-use crate::threads::{BackgroundConnection, BackgroundHost, TakeoverReport, WorkerPlace, ledger_spec};
+use crate::threads::{
+    BackgroundConnection, BackgroundHost, ResumeOptions, TakeoverReport, WorkerPlace, ledger_spec,
+};
 
 /// How often it is looked whether the store has changed.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
@@ -498,5 +500,10 @@ impl BackgroundHost for WorkerPool {
 impl BackgroundConnection for WorkerPool {
     fn take_over(self: Box<Self>, _: &[ThreadId]) -> Result<TakeoverReport> {
         Ok(TakeoverReport { pid: std::process::id(), refused: BTreeMap::new() })
+    }
+
+    fn resume(self: Box<Self>, _: &ThreadId, _: &ResumeOptions) -> Result<Option<u32>> {
+        // Workers take what the store says, and nothing from a person.
+        Ok(None)
     }
 }
