@@ -140,7 +140,7 @@ export function conversation() {
     permission_denied: (event, p) => note(event, 'error', h('strong', 'Permission denied: '), p.error ?? `${p.denied_action} ${p.denied_item_type}:${p.denied_item_id}`, p.required ? h('p', null, 'It would need ', h('code', p.required)) : null),
     tools_left_out: (event, p) => note(event, 'plain', `${plural(p.tools.length, 'tool')} not offered: `, p.tools.map((tool) => `${tool.name ?? tool.item_id ?? tool.tool} (${tool.reason})`).join(', ')),
     error_classified: (event, p) => note(event, 'warning', h('strong', 'Model call failed: '), p.error, h('p.facts', `${p.category} · ${p.error_code}${p.status_code ? ` · HTTP ${p.status_code}` : ''} · attempt ${p.attempt}`)),
-    usage_not_believed: (event, p) => note(event, 'warning', h('strong', 'Usage not believed: '), `${p.provider} says ${count(p.said_input_tokens)} and ${count(p.said_output_tokens)} tokens; ${count(p.input_tokens)} and ${count(p.output_tokens)} are counted`),
+    impossible_usage: (event, p) => note(event, 'warning', h('strong', 'Impossible usage: '), `${p.provider} says ${count(p.reported_input_tokens)} and ${count(p.reported_output_tokens)} tokens; ${count(p.input_tokens)} and ${count(p.output_tokens)} are counted`),
     retry_scheduled: (event, p) => note(event, 'warning', h('strong', `Retry ${p.attempt} of ${p.of}`), ` in ${duration(p.delay_ms)}`),
     provider_fallback: (event, p) => note(event, 'warning', h('strong', 'Fallback: '), `${p.failed_provider} ${p.failed_model} → ${p.provider} ${p.model}`, h('p.facts', p.error)),
     limit_escalation_requested: (event, p) => note(event, 'warning', h('strong', 'Limit reached: '), `${p.limit_code}, ${jsonText(p.current_value)} of ${jsonText(p.current_max)}`),

@@ -295,13 +295,13 @@ impl ThreadView {
                     (truncate(of("hook"), MAX_TEXT_LENGTH), truncate(of("error"), 2 * MAX_TEXT_LENGTH));
                 lines.push(format!("{} hook {hook} failed: {error}", paint(WARNING, "!")));
             }
-            "usage_not_believed" => {
+            "impossible_usage" => {
                 let provider = truncate(of("provider"), MAX_TEXT_LENGTH);
                 lines.push(format!(
                     "{} {provider} says it used {} and {} tokens: more than can be; counted are {} and {}",
                     paint(WARNING, "!"),
-                    number("said_input_tokens"),
-                    number("said_output_tokens"),
+                    number("reported_input_tokens"),
+                    number("reported_output_tokens"),
                     number("input_tokens"),
                     number("output_tokens"),
                 ));

@@ -57,7 +57,7 @@ pub(super) struct SessionHandle {
 struct OpenCode {
     digest: String,
     until_ms: u64,
-    /// What the session it is exchanged for is: that of whoever asked for the code.
+    /// What the session it is exchanged for is: that of the one who asked for the code.
     read_only: bool,
 }
 

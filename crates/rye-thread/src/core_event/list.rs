@@ -395,17 +395,17 @@ core_events! {
     }
 
     /// The provider says that an answer used more than it can have. The most that is possible is counted.
-    UsageNotBelieved = "usage_not_believed", "error", Critical {
+    ImpossibleUsage = "impossible_usage", "error", Critical {
         /// The provider.
         provider: String,
         /// Its model.
         model: String,
         /// Tokens of the request, as the provider says.
-        said_input_tokens: u64,
+        reported_input_tokens: u64,
         /// Tokens of the answer, as the provider says.
-        said_output_tokens: u64,
+        reported_output_tokens: u64,
         /// What that would cost, in dollars.
-        said_spend: Option<f64>,
+        reported_spend: Option<f64>,
         /// Tokens of the request that are counted.
         input_tokens: u64,
         /// Tokens of the answer that are counted.

@@ -143,10 +143,10 @@ impl ThreadState {
         self.charge(&response, spend);
         let estimated = self.compare_estimate(&response.usage);
         let in_context = self.usage_in_context(&response);
-        let unbelieved = self.unbelieved_usage(&response.usage, spend);
+        let impossible = self.impossible_usage(&response.usage, spend);
         if let Some((kind, message)) = unusable_reason(&response) {
             let mut effects = self.emit_reasoning(&response);
-            effects.extend(unbelieved);
+            effects.extend(impossible);
             if !response.text.is_empty() {
                 effects.push(self.emit_output(&response, spend, true, estimated));
             }
@@ -164,7 +164,7 @@ impl ThreadState {
             | FinishReason::Refused(_)
             | FinishReason::Other(_) => TextEnd::Done,
         };
-        effects.extend(unbelieved);
+        effects.extend(impossible);
         effects.push(self.emit_output(&response, spend, stop == TextEnd::Truncated, estimated));
         effects.push(Effect::SaveState(SaveTrigger::PostLlm));
         let (text, calls) = (response.text.clone(), response.calls.clone());
@@ -306,7 +306,7 @@ impl ThreadState {
         if let Some(partial) = &failure.partial {
             self.cost.input_tokens = self.cost.input_tokens.saturating_add(partial.usage.input_tokens);
             self.cost.output_tokens = self.cost.output_tokens.saturating_add(partial.usage.output_tokens);
-            effects.extend(self.unbelieved_usage(&partial.usage, spend));
+            effects.extend(self.impossible_usage(&partial.usage, spend));
             let events = &self.spec.template.config.events;
             let keeps_partial =
                 events.event("cognition_reasoning").is_some_and(|event| event.accumulate_on_error);

@@ -1,6 +1,6 @@
 //! What an answer is counted as: what the provider says, unless it says nothing or more than can be.
 //!
-//! A provider is not believed without limit: its figures are charged to the thread, to every ancestor and to the budgets of
+//! A provider's figures have limits: they are charged to the thread, to every ancestor and to the budgets of
 //! the user, which other projects share. No prompt has more tokens than bytes were sent, and no answer more than was asked
 //! for, unless it arrived. What a provider said beyond that is recorded beside what is counted.
 
@@ -61,7 +61,7 @@ impl ThreadState {
         }
     }
 
-    /// What the conversation has come to with an answer: not the most that is possible, where the provider is not believed.
+    /// What the conversation has come to with an answer: not the most that is possible, where the provider reports more.
     pub(super) fn usage_in_context(&self, response: &ModelResponse) -> Usage {
         match response.usage.source {
             UsageSource::Provider | UsageSource::Estimate => response.usage,
@@ -71,17 +71,17 @@ impl ThreadState {
         }
     }
 
-    /// The record of figures that were not believed.
-    pub(super) fn unbelieved_usage(&self, usage: &Usage, spend: Nanos) -> Option<Effect> {
+    /// The record of figures that cannot be.
+    pub(super) fn impossible_usage(&self, usage: &Usage, spend: Nanos) -> Option<Effect> {
         let UsageSource::Bound { input_tokens, output_tokens } = usage.source else { return None };
         let active = self.active_model();
         let said = Usage { input_tokens, output_tokens, ..Usage::default() };
-        Some(Self::record(CoreEvent::UsageNotBelieved {
+        Some(Self::record(CoreEvent::ImpossibleUsage {
             provider: active.provider.to_owned(),
             model: active.model.to_owned(),
-            said_input_tokens: input_tokens,
-            said_output_tokens: output_tokens,
-            said_spend: active.price.map(|price| Nanos(price.cost(&said)).dollars()),
+            reported_input_tokens: input_tokens,
+            reported_output_tokens: output_tokens,
+            reported_spend: active.price.map(|price| Nanos(price.cost(&said)).dollars()),
             input_tokens: usage.input_tokens,
             output_tokens: usage.output_tokens,
             spend: spend.dollars(),

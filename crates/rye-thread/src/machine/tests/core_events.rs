@@ -76,7 +76,7 @@ fn played_events() -> BTreeSet<String> {
     super::call_hooks::hooked_threads().iter().for_each(&mut collect);
     collect(&super::budgets::waiting_thread());
     collect(&super::forks::forked_thread());
-    collect(&super::usage::unbelieved_thread());
+    collect(&super::usage::impossible_usage_thread());
     events
 }
 

@@ -28,7 +28,7 @@ fn respond(play: &mut Harness, mut response: ModelResponse) -> Usage {
 }
 
 /// A thread whose provider says more than can be.
-pub(super) fn unbelieved_thread() -> Harness {
+pub(super) fn impossible_usage_thread() -> Harness {
     let mut play = Harness::start(TestSpec::default());
     respond(&mut play, response("hi", Usage { output_tokens: 1 << 50, ..Usage::default() }));
     play
@@ -84,17 +84,17 @@ fn impossible_usage_is_counted_as_its_bound() {
     assert_eq!((usage.output_tokens, usage.cached_input_tokens), (asked, 0));
     assert!((16_384..20_000).contains(&usage.input_tokens), "{usage:?}");
     assert_eq!(play.state.cost.tokens(), usage.input_tokens + usage.output_tokens);
-    let payload = play.payload("usage_not_believed").clone();
-    assert_eq!(payload["said_input_tokens"], json!(SAID));
+    let payload = play.payload("impossible_usage").clone();
+    assert_eq!(payload["reported_input_tokens"], json!(SAID));
     assert_eq!(payload["provider"], json!(play.state.spec.template.provider));
     assert_eq!(payload["spend"], json!(play.state.cost.spend.dollars()));
-    assert!(payload["said_spend"].as_f64() > Some(1000.0), "{payload}");
+    assert!(payload["reported_spend"].as_f64() > Some(1000.0), "{payload}");
     // The conversation is not taken for that long.
     assert_eq!(format!("{:?}", play.replay()), format!("{:?}", play.state));
 }
 
 #[test]
-fn possible_usage_is_believed() {
+fn possible_usage_is_counted() {
     let long = "word ".repeat(2000);
     let cases = [
         // A provider puts words of its own before a prompt.
@@ -109,7 +109,7 @@ fn possible_usage_is_believed() {
         let mut play = Harness::start(TestSpec::default());
         assert_eq!(max_output(&mut play), 1000);
         assert_eq!(respond(&mut play, response(text, said)), said);
-        assert!(!play.event_types().contains(&"usage_not_believed"));
+        assert!(!play.event_types().contains(&"impossible_usage"));
     }
     let many_cached = Usage { input_tokens: 5, cached_input_tokens: 1 << 40, ..Usage::default() };
     let many_hidden = Usage { output_tokens: 1 << 40, reasoning_tokens: 1 << 40, ..Usage::default() };
@@ -137,5 +137,5 @@ fn broken_answers_are_bounded() {
     };
     play.apply(ThreadEvent::ModelFailed { error, spend: Nanos(7), is_unknown: false, jitter: 0 });
     assert!(play.state.cost.tokens() < 30_000, "{:?}", play.state.cost);
-    assert_eq!(play.payload("usage_not_believed")["said_output_tokens"], json!(1_u64 << 50));
+    assert_eq!(play.payload("impossible_usage")["reported_output_tokens"], json!(1_u64 << 50));
 }
