@@ -84,7 +84,7 @@ async fn raised_limit_resumes_in_another_process() {
         let finished = resume_to_end(&threads, &id, &resume_options(&json!({"spend": "+1"}))).await;
         assert_eq!(finished.outcome.status, ThreadStatus::Completed, "{:?}", finished.outcome);
         assert_eq!((model.count(), space.world.text("project/log.txt").as_str()), (2, "once\n"));
-        assert_eq!(finished.cost.spend, Nanos(49_100 * 1000 + 20 * 2000));
+        assert_eq!(finished.cost.spend, Nanos(15_000 * 1000 + 20 * 2000));
         assert_eq!(threads.store().ledger(&id).expect("a row").actual_spend, finished.cost.spend);
         let story = space.significant_events();
         let end: Vec<&str> = story.iter().rev().take(5).rev().map(String::as_str).collect();
