@@ -83,6 +83,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "files of the test itself")]
     fn every_tool_with_two_ids_is_listed() {
         let bundles = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bundles");
         let mut by_text: BTreeMap<String, Vec<String>> = BTreeMap::new();

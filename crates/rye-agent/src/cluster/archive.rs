@@ -149,6 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "files of the test itself")]
     fn archive_unpacks_to_the_same_files() {
         let (from, to) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
         let tools = from.path().join(".ai/tools/team");

@@ -294,6 +294,7 @@ fn only_old_ended_trees_are_pruned() {
 
 /// A link in the place of a thread's folder: nothing behind it is written, moved or removed.
 #[test]
+#[expect(clippy::disallowed_methods, reason = "files of the test itself")]
 fn prune_follows_no_links() {
     for disposal in [FolderDisposal::Archive, FolderDisposal::Remove] {
         let world = test_store();
@@ -323,7 +324,7 @@ fn prune_follows_no_links() {
         assert_eq!(world.store.prune(&prune).expect("pruned").threads.len(), 2);
         // A second time for the archive.
         world.store.prune(&prune).expect("pruned");
-        let names = |folder: &std::path::Path| {
+        let names = |folder: &Path| {
             let entries = std::fs::read_dir(folder).expect("a folder").flatten();
             entries.map(|entry| entry.file_name().into_string().expect("a name")).collect::<Vec<_>>()
         };
