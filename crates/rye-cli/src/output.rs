@@ -51,6 +51,14 @@ pub fn paint(style: Style, text: impl Display) -> String {
     format!("{style}{text}{style:#}")
 }
 
+/// Begins a new line after the `^C` that a terminal shows.
+pub fn end_interrupted_line() {
+    if io::stderr().is_terminal() {
+        // A terminal that is gone needs no new line.
+        let _ = io::stderr().write_all(b"\n");
+    }
+}
+
 impl Output {
     /// How these options want it; `configured` is the setting `display.color`, used if no option was given.
     pub fn new(global: &GlobalArguments, configured: Option<&str>, show_progress: bool) -> Self {

@@ -2,7 +2,7 @@
 #![expect(clippy::disallowed_methods, reason = "this is the single entry point for them")]
 
 use std::ffi::OsString;
-use std::io::{IsTerminal, Write as _};
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
@@ -17,6 +17,7 @@ use rye_server::install::ClientDirs;
 use rye_space::{AI_FOLDER, Roots, keys, roots, write_root};
 
 use crate::global::GlobalArguments;
+use crate::output;
 
 /// Everything a command needs to know about its surroundings.
 #[derive(Clone, Debug)]
@@ -346,17 +347,9 @@ pub fn has_program(name: &str) -> bool {
 pub fn cancel_on_signals(cancel: &lillux::CancelToken) {
     let cancel = cancel.clone();
     on_termination_signals(move || {
-        end_interrupted_line();
+        output::end_interrupted_line();
         cancel.cancel();
     });
-}
-
-/// Begins a new line after the `^C` that a terminal shows.
-pub fn end_interrupted_line() {
-    if std::io::stderr().is_terminal() {
-        // A terminal that is gone needs no new line.
-        let _ = std::io::stderr().write_all(b"\n");
-    }
 }
 
 /// The signals this process ignores, a bit each; none where the system does not say.

@@ -11,7 +11,7 @@ use serde_json::json;
 use super::{CommandError, CommandResult, background, mcp_clients};
 use crate::arguments::McpArguments;
 use crate::global::GlobalArguments;
-use crate::output::{DIM, HEADING, Output, display_path, paint};
+use crate::output::{self, DIM, HEADING, Output, display_path, paint};
 use crate::settings::{self, Settings};
 
 /// `rye mcp`
@@ -38,7 +38,7 @@ pub fn run(global: &GlobalArguments, arguments: &McpArguments) -> CommandResult 
     settings::on_termination_signals({
         let stop = stop.clone();
         move || {
-            settings::end_interrupted_line();
+            output::end_interrupted_line();
             stop.shutdown();
         }
     });

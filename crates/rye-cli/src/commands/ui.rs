@@ -11,7 +11,7 @@ use serde_json::json;
 use super::{CommandResult, background};
 use crate::arguments::UiArguments;
 use crate::global::GlobalArguments;
-use crate::output::{DIM, HEADING, Output, WARNING, paint};
+use crate::output::{self, DIM, HEADING, Output, WARNING, paint};
 use crate::settings::{self, Settings};
 
 /// `rye ui`
@@ -45,7 +45,7 @@ pub fn run(global: &GlobalArguments, arguments: &UiArguments) -> CommandResult {
     settings::on_termination_signals({
         let stop = stop.clone();
         move || {
-            settings::end_interrupted_line();
+            output::end_interrupted_line();
             stop.shutdown();
         }
     });

@@ -18,7 +18,7 @@ use crate::arguments::{ResumeArguments, WaitArguments};
 use crate::commands::{CommandContext, CommandError, CommandResult};
 use crate::live::format::truncate;
 use crate::live::view::{ThreadView, status_label, status_mark};
-use crate::output::{DIM, SUCCESS, WARNING, paint};
+use crate::output::{self, DIM, SUCCESS, WARNING, paint};
 use crate::settings;
 
 /// The default timeout: practically unlimited.
@@ -122,7 +122,7 @@ pub fn wait(context: CommandContext, arguments: &WaitArguments) -> CommandResult
     settings::on_termination_signals({
         let signal = signal.clone();
         move || {
-            settings::end_interrupted_line();
+            output::end_interrupted_line();
             signal.cancel("interrupted");
         }
     });
