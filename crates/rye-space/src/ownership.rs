@@ -135,6 +135,10 @@ pub fn check_cache(cache: &Path) -> Result<(), RootsError> {
     if let Some(parent) = cache.parent().filter(|parent| !parent.as_os_str().is_empty())
         && let Ok(found) = fs_err::metadata(parent)
     {
+        if !found.is_dir() {
+            // Nothing can lie there: rye works without a cache, or says what it needs one for.
+            return Ok(());
+        }
         // In a user namespace root itself may be unknown.
         let is_root = |owner: u32| overflow_uid() == Some(owner);
         match foreign_control(&found) {

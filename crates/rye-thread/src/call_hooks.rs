@@ -182,7 +182,7 @@ fn readable_answer(data: Option<&Value>, event: CallEvent) -> Result<Value, Stri
     let Some(Value::Object(answer)) = data else {
         let what = match data {
             None | Some(Value::Null) => "it gave no answer",
-            Some(_) => "its answer is no object",
+            Some(_) => "its answer isn't an object",
         };
         return Err(format!("{what}; {hint}"));
     };
@@ -193,7 +193,7 @@ fn readable_answer(data: Option<&Value>, event: CallEvent) -> Result<Value, Stri
             // After a call nothing depends on it.
             Ok(_) | Err(_) if !event.is_before() => Ok(Value::Null),
             Ok(_) | Err(_) if printed.trim().is_empty() => Err(format!("it gave no answer; {hint}")),
-            Ok(_) | Err(_) => Err(format!("what it printed is no answer; {hint}")),
+            Ok(_) | Err(_) => Err(format!("what it printed isn't an answer; {hint}")),
         },
         _ => Ok(Value::Object(answer.clone())),
     }

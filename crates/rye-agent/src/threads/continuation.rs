@@ -109,7 +109,7 @@ impl ThreadRuntime {
     }
 
     /// A thread with the same directive, inputs and parent, which knows what the old one said; with so much of its limits,
-    /// for somebody who is unattended or not.
+    /// and whether a person is there to ask.
     pub(super) async fn prepare_successor(
         self: &Arc<Self>,
         row: &ThreadRow,

@@ -17,7 +17,7 @@ pub(super) enum Succession {
     Copied,
 }
 
-/// Refuses what needs a person who is not there. `is_unattended` is whether nobody but a program asks for it.
+/// Refuses what needs a person who is not there. `is_unattended` says that only a program asks for it.
 ///
 /// # Errors
 /// When the thread waits for a person, or ended because of one.
@@ -35,7 +35,7 @@ pub(super) fn check_succession(
     };
     match state.needed_person() {
         None => Ok(()),
-        // The user who goes on knows the limit; to copy a question takes it from nobody.
+        // The user who continues knows the limit; a copied question stays where it is, too.
         Some(NeededPerson::Asked { is_limit, .. })
             if !is_unattended && (is_limit || succession == Succession::Copied) =>
         {

@@ -58,7 +58,7 @@ async fn deny(threads: &Threads, id: &ThreadId) {
     assert_eq!(finished.outcome.status, ThreadStatus::Error, "{:?}", finished.outcome);
 }
 
-/// What a program that speaks for the user is told when it makes the thread, or what it has said, go on in any way.
+/// The answers to a program that speaks for the user, for each way to continue the thread or what it has said.
 async fn refusals(threads: &Threads, id: &ThreadId) -> Vec<Result<Value, Error>> {
     let policy = UserPolicy { by: "a client".to_owned(), can_raise_limits: false };
     let cancel = lillux::CancelToken::new().expect("a token");
@@ -129,7 +129,7 @@ async fn denied_threads_are_continued_by_users_only() {
     assert!(read.contains("not today") && read.contains("Go on."), "the no is read: {read}");
 }
 
-/// What the parent of a child that stopped is told when it calls the orchestrator in these ways.
+/// The answers to the parent of a child that stopped, for each of these calls of the orchestrator.
 async fn parent_answers(child_limits: &str, child_reply: fn(&FakeRequest<'_>) -> FakeReply) -> Vec<String> {
     let model = FakeModel::start(move |seen| {
         if !seen.body.to_string().contains("I am the parent.") {

@@ -190,7 +190,7 @@ fn only_one_module_prints() {
     assert!(files.len() > 50, "{files:?}");
     for path in files.iter().filter(|path| !path.ends_with("rye-cli/src/output.rs")) {
         let source = std::fs::read_to_string(path).expect("a source");
-        // To ask whether it is a terminal, or to flush it, is no printing.
+        // To ask whether it is a terminal, or to flush it, prints nothing.
         let rest = source.replace("stderr().is_terminal()", "").replace("stdout().flush()", "");
         for stream in ["stdout()", "stderr()", "println!", "print!(", "/dev/tty", "/dev/stdout"] {
             let is_there =

@@ -175,7 +175,7 @@ fn changed_tools_are_refused_until_accepted() {
     let mut command = user.command();
     let tests = run(command.envs(changed).args(["--json", "execute", "team/tests"]));
     assert_eq!(tests.exit, 1, "{tests}");
-    assert!(tests.stdout.contains("only a person accepts"), "{tests}");
+    assert!(tests.stdout.contains("you have not run this file as it is"), "{tests}");
     connect(&user, "add", &arguments, &changed).error(5, "RYE0806");
 
     let mut command = user.command();

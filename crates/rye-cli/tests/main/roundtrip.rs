@@ -41,7 +41,7 @@ fn tools_of_every_extension_survive_the_round_trip() {
     for (name, extension, source) in &variants {
         user.write(&format!("tools/team/{name}{extension}"), source);
     }
-    let signed = user.data(["sign", "tool", "team/*"]);
+    let signed = user.data(["sign", "tool", "team/*", "--yes"]);
     assert_eq!(signed["total"], variants.len(), "{signed}");
 
     for (name, extension, source) in &variants {
@@ -73,7 +73,7 @@ fn tools_of_every_extension_load() {
     for (extension, source) in TOOLS {
         user.write(&format!("tools/team/t_{}{extension}", &extension[1..]), source);
     }
-    user.ok(["sign", "tool", "team/*"]);
+    user.ok(["sign", "tool", "team/*", "--yes"]);
     for (extension, source) in TOOLS {
         let id = format!("team/t_{}", &extension[1..]);
         let path = user.project().join(format!(".ai/tools/{id}{extension}"));

@@ -63,7 +63,9 @@ fn tools_do_nothing_a_person_is_asked_about() {
     write_script(&user, "outer", "", body);
     let granted = "<tool>team.outer</tool><tool>rye.file-system.*</tool>";
     write_calling_directive(&user, "go", granted, &["team/outer"]);
-    user.ok(["run", "team/go"]);
+    // The model's own call is asked about.
+    assert_eq!(user.run(["run", "team/go"]).exit, 6);
+    user.ok(["thread", "approve", &newest_thread(&user)]);
     let outer = output_of(&user, "outer");
     assert_eq!(exit_and_error_codes(&outer), ["RYE1121", "5", "0"], "{outer}");
     assert!(outer.contains("let the model call it itself"), "{outer}");

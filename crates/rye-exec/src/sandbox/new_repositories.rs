@@ -170,6 +170,7 @@ impl NewRepositorySearch {
 
 fn is_harmless(found: &FoundRepository, record: &RepositoryRecord) -> bool {
     match (&found.layout, &found.dirs) {
+        (_, Some(dirs)) if record.is_protected(dirs) => true,
         (Some(layout), _) => record.is_harmless(layout),
         (None, Some(dirs)) => super::repositories::runs_nothing(dirs),
         (None, None) => false,

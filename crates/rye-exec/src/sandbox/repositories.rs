@@ -322,6 +322,13 @@ impl RepositoryRecord {
             || self.known.iter().any(|known| entry == known.worktree.join(".git"))
     }
 
+    /// Whether git reads a config here that was protected: of a repository itself, or for one of its linked worktrees.
+    pub(super) fn is_protected(&self, dirs: &GitDirs) -> bool {
+        let is_of =
+            |common: &Path| dirs.own == common || dirs.own.parent() == Some(&common.join("worktrees"));
+        self.known.iter().any(|known| known.config == dirs.common.join("config")) && is_of(&dirs.common)
+    }
+
     /// Whether git runs nothing that a tool could have chosen in this folder.
     pub(super) fn is_harmless(&self, layout: &GitLayout) -> bool {
         let GitLayout { worktree, dirs: Some(dirs), .. } = layout else { return false };

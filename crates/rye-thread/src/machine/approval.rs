@@ -135,7 +135,7 @@ pub enum NeededPerson {
     },
     /// They ended it with a no.
     Denied(String),
-    /// It was ended while they were asked, with this reason: what they said, or what somebody else did.
+    /// It was ended while they were asked, with this reason: what they said, or what another process did.
     Unanswered {
         /// The question.
         prompt: String,
