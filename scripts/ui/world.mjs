@@ -142,14 +142,14 @@ export class World {
     const run = (...words) => this.run(words, { cwd: maker, env: { ...this.env, HOME: home, USER: this.owner === 'ada' ? 'grace' : MARKUP } });
     const make = async (version, tool) => {
       fs.writeFileSync(path.join(maker, '.ai/tools/gifts/hi.yaml'), TOOL.replace('category: team', 'category: gifts').replace('version: "1.0.0"', `version: "${version}"\nname: hi`).replace('item: time', `item: ${tool}`));
-      await run('-q', 'sign', 'tool', 'gifts/*');
+      await run('-q', 'sign', 'tool', 'gifts/*', '--yes');
       const out = path.join(this.folder, `gifts-${version}.tar.zst`);
       await run('-q', 'bundle', 'create', 'gifts', '--version', version, '--category', 'gifts', '--description', this.owner === 'ada' ? 'Gifts for the shop' : HOSTILE.replace(/[^ -~]/g, ''), '--out', out);
       fs.copyFileSync(out, archive);
     };
     await run('init', '-q');
     fs.writeFileSync(path.join(maker, '.ai/knowledge/gifts/lore.md'), LORE);
-    await run('-q', 'sign', 'knowledge', 'gifts/*');
+    await run('-q', 'sign', 'knowledge', 'gifts/*', '--yes');
     await make('1.0.0', 'time');
     const keys = JSON.parse((await run('--json', 'keys', 'list')).out).data.keys;
     await this.run(['-q', 'add', 'vendor/gifts.tar.zst', '--signer', keys.find((key) => key.own).fingerprint, '--yes']);

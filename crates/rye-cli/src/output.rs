@@ -1,6 +1,6 @@
 //! The one place that prints. Results go to stdout, everything else to stderr.
 //!
-//! Every text passes [`clean`] on its way out: of all that a terminal obeys only our own styles are left, wherever the text
+//! Every text passes [`clean()`] on its way out: of all that a terminal obeys only our own styles are left, wherever the text
 //! came from.
 
 use std::borrow::Cow;
