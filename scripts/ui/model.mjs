@@ -37,7 +37,7 @@ const SCENARIOS = {
   // Its conversation is compacted once: then there are fewer results than steps.
   long: (step, file, memory) => {
     memory.parts = (memory.parts ?? 0) + 1;
-    return memory.parts <= 5 ? { text: `Part ${memory.parts} of a long conversation.`, calls: [['read', { path: 'notes.md' }]], prompt: memory.parts === 5 ? 235_000 : 1200 } : { text: 'Shorter now.' };
+    return memory.parts <= 5 ? { text: `Part ${memory.parts} of a long conversation.`, calls: [['read', { path: 'notes.md' }]], prompt: memory.parts === 5 ? 16_000 : 1200 } : { text: 'Shorter now.' };
   },
   compute: (step) => (step === 0 ? { text: 'I count.', calls: [['count', {}]] } : { text: 'Counted.' }),
   ask: (step) => (step === 0 ? { text: 'I need to write the notes.', calls: [['write', { path: 'release.md', content: `# Release 2.1\n\n- faster start\n- ${HOSTILE}\n` }]] } : { text: 'The notes are where you allowed them.' }),
