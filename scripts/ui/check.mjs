@@ -185,8 +185,8 @@ async function contents(page, threads) {
   };
   for (const [name, parts] of Object.entries(wanted)) {
     await goTo(page, `#/threads/${find(threads, name).thread_id}`);
-    // Twice: what is folded may hold more that is.
-    for (const again of [1, 2]) for (const fold of await page.$$('.conversation details:not([open]) > summary')) if (again && (await fold.isVisible())) await fold.click();
+    // Three times: what is folded may hold more that is.
+    for (const again of [1, 2, 3]) for (const fold of await page.$$('.conversation details:not([open]) > summary')) if (again && (await fold.isVisible())) await fold.click();
     const text = await page.evaluate(() => document.querySelector('.conversation').innerText);
     for (const part of parts) assert(/^\./.test(part) ? await page.$(part) : text.includes(part), `team/${name} does not show ${part}: ${text.slice(0, 1500)}`);
     if (name === 'compute') assert(/sandbox: /.test(text) && /writes/.test(text), `no receipt: ${text}`);
