@@ -346,7 +346,7 @@ async function notifications() {
   // The browser of the tests says that every page has the focus.
   await page.evaluate(() => (document.hasFocus = () => false));
   await ask();
-  assert((await page.evaluate(() => window.__notes.length)) === 0, 'a notification that nobody asked for');
+  assert((await page.evaluate(() => window.__notes.length)) === 0, 'a notification without a request');
   await page.click('#notify');
   await page.waitForSelector('#notify[aria-pressed="true"]');
   await ask();

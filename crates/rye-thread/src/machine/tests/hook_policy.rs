@@ -59,7 +59,7 @@ fn after_step(policy: &str, revision: u32) -> (bool, bool) {
 #[test]
 fn directive_hooks_obey_the_rules_of_risk() {
     assert_eq!(after_step("allow", 3), (true, false));
-    assert_eq!(after_step("approval_required", 3), (false, true), "nobody was asked");
+    assert_eq!(after_step("approval_required", 3), (false, true), "no question was asked");
     assert_eq!(after_step("approval_required", 2), (true, false), "recorded threads go on as they did");
 }
 
