@@ -371,10 +371,10 @@ pub fn plan(
             .collect();
     let mut write: Vec<PathBuf> = paths.temporary.iter().map(|path| canonicalize_existing(path)).collect();
     // A home is never open as a whole, and neither is what holds one.
-    let is_project_open = level == SandboxLevel::Standard
-        && !paths.homes.is_or_contains_home(&canonicalize_existing(&paths.project));
+    let project = canonicalize_existing(&paths.project);
+    let is_project_open = level == SandboxLevel::Standard && !paths.homes.is_or_contains_home(&project);
     if is_project_open {
-        write.push(canonicalize_existing(&paths.project));
+        write.push(project);
         write.extend(repositories.writable_folders());
     }
     // A signed tool may ask for a protected path by its name, and not through a link to it.

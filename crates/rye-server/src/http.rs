@@ -3,7 +3,7 @@
 mod listener;
 mod open_requests;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -162,6 +162,9 @@ fn router(
 
 async fn authorize(State(auth): State<Arc<AuthLayer>>, request: Request, next: Next) -> Response {
     let headers = request.headers();
+    if !has_plain_source(headers) {
+        return (StatusCode::FORBIDDEN, "`Host` or `Origin` is no host with a port\n").into_response();
+    }
     let mut values = headers.get_all(header::AUTHORIZATION).iter();
     let (first, second) = (values.next(), values.next());
     if second.is_some() || !auth.token.is_valid_header(first.map(header::HeaderValue::as_bytes)) {
@@ -193,6 +196,32 @@ async fn authorize(State(auth): State<Arc<AuthLayer>>, request: Request, next: N
     response
 }
 
+/// Whether `Host` and `Origin` name hosts and nothing more, so that all who read them read the same.
+fn has_plain_source(headers: &HeaderMap) -> bool {
+    let are_all = |name: header::HeaderName, is_plain: fn(&str) -> bool| {
+        headers.get_all(name).iter().all(|value| value.to_str().is_ok_and(is_plain))
+    };
+    are_all(header::HOST, is_host)
+        && are_all(header::ORIGIN, |origin| origin.split_once("://").is_none_or(|(_, host)| is_host(host)))
+}
+
+/// Whether it is a name or an address, with a port if there is a colon: `[::1].example` and `localhost:1.example` are not.
+fn is_host(text: &str) -> bool {
+    let (host, port) = match text.rsplit_once(':') {
+        Some((host, port)) if !port.ends_with(']') => (host, Some(port)),
+        Some(_) | None => (text, None),
+    };
+    let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok();
+    let is_name = |name: &str| {
+        !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte))
+    };
+    let is_known = match host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+        Some(address) => address.parse::<Ipv6Addr>().is_ok(),
+        None => is_name(host),
+    };
+    is_known && port.is_none_or(is_port)
+}
+
 /// Whether a request may make a session: it has none, and speaks a protocol that has some.
 fn is_session_start(method: &Method, headers: &HeaderMap) -> bool {
     let version = headers.get("mcp-protocol-version").and_then(|version| version.to_str().ok());
@@ -206,6 +235,38 @@ mod tests {
 
     fn parse(address: &str, behind_tls: bool) -> Result<SocketAddr> {
         parse_address(&HttpOptions { address: address.to_owned(), behind_tls, hosts: Vec::new() })
+    }
+
+    #[test]
+    fn hosts_are_names_or_addresses_with_a_port() {
+        for host in
+            ["localhost", "localhost:7433", "127.0.0.1:1", "[::1]", "[::1]:7433", "rye.example-host.org"]
+        {
+            assert!(is_host(host), "{host}");
+        }
+        for host in [
+            "",
+            ":1",
+            "[::1].evil.com",
+            "[::1]evil",
+            "localhost:1.evil.com",
+            "localhost:",
+            "localhost:+1",
+            "localhost/evil.com",
+            "user@localhost",
+            "localhost:70000",
+            "[localhost]",
+            "::1",
+            "a b",
+            "localhost\\evil",
+        ] {
+            assert!(!is_host(host), "{host}");
+        }
+        let mut headers = HeaderMap::new();
+        headers.insert(header::ORIGIN, header::HeaderValue::from_static("http://localhost/evil.com"));
+        assert!(!has_plain_source(&headers));
+        headers.insert(header::ORIGIN, header::HeaderValue::from_static("http://localhost:3000"));
+        assert!(has_plain_source(&headers));
     }
 
     #[test]

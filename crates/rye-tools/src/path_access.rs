@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::{Component, Path, PathBuf};
+use std::sync::OnceLock;
 
 use lillux::CanonicalPathCache;
 use lillux::dir::{Dir, DirEntryKind, DirError, EntryStatus, OpenFile};
@@ -15,10 +16,49 @@ use crate::display::display_path;
 pub(crate) struct ProjectAccess<'a> {
     pub(crate) root: Dir,
     project_path: &'a Path,
+    access: &'a ToolAccess,
     hidden: Vec<PathBuf>,
+    /// Found when the first file is to be written.
+    write_rules: OnceLock<WriteRules>,
+}
+
+/// Where files may be written, with links followed.
+#[derive(Debug)]
+struct WriteRules {
+    /// Those that are not `protected` as well.
     read_only: Vec<PathBuf>,
     protected: Vec<PathBuf>,
     write: Vec<PathBuf>,
+}
+
+impl WriteRules {
+    fn find(root: &Path, access: &ToolAccess) -> Self {
+        let mut cache = CanonicalPathCache::default();
+        let read_only = access.read_only.iter().filter(|path| !access.protected.contains(path));
+        Self {
+            read_only: with_canonical(root, read_only, &mut cache),
+            protected: with_canonical(root, &access.protected, &mut cache),
+            write: access.write.iter().map(|path| cache.canonicalize(&root.join(path))).collect(),
+        }
+    }
+}
+
+/// The paths as they are, and where they lead.
+fn with_canonical<'p>(
+    root: &Path,
+    paths: impl IntoIterator<Item = &'p PathBuf>,
+    cache: &mut CanonicalPathCache,
+) -> Vec<PathBuf> {
+    let mut all = Vec::new();
+    for path in paths {
+        let path = root.join(path);
+        let real = cache.canonicalize(&path);
+        if real != path {
+            all.push(real);
+        }
+        all.push(path);
+    }
+    all
 }
 
 /// A file that may be written: the folder it is in, and its name.
@@ -38,25 +78,11 @@ pub(crate) enum MissingParents {
 impl<'a> ProjectAccess<'a> {
     pub(crate) fn open(call: &NativeCall<'a>) -> Result<Self, NativeError> {
         let root = Dir::open(call.project).map_err(|error| native_error(&error))?;
-        let ToolAccess { write, hidden, read_only, protected, network: _, allowed_hosts: _ } = call.access;
-        let mut canonical_paths = CanonicalPathCache::default();
-        let mut with_canonical = |paths: &[PathBuf]| -> Vec<PathBuf> {
-            let mut all = Vec::with_capacity(paths.len());
-            for path in paths {
-                let path = root.path().join(path);
-                let real = canonical_paths.canonicalize(&path);
-                if real != path {
-                    all.push(real);
-                }
-                all.push(path);
-            }
-            all
-        };
+        let hidden = with_canonical(root.path(), &call.access.hidden, &mut CanonicalPathCache::default());
         Ok(Self {
-            hidden: with_canonical(hidden),
-            read_only: with_canonical(read_only),
-            protected: with_canonical(protected),
-            write: write.iter().map(|path| canonical_paths.canonicalize(&root.path().join(path))).collect(),
+            hidden,
+            access: call.access,
+            write_rules: OnceLock::new(),
             project_path: call.project,
             root,
         })
@@ -122,17 +148,19 @@ impl<'a> ProjectAccess<'a> {
     fn check_write(&self, relative: &Path, real: &Path) -> Result<(), NativeError> {
         self.check_read(relative, real)?;
         let joined = self.root.path().join(relative);
+        let WriteRules { read_only, protected, write } =
+            self.write_rules.get_or_init(|| WriteRules::find(self.root.path(), self.access));
         let lies_in = |fixed: &[PathBuf]| {
             fixed.iter().any(|fixed| real.starts_with(fixed) || joined.starts_with(fixed))
         };
-        if lies_in(&self.protected) {
+        if lies_in(protected) {
             return Err(NativeError::denied(format!(
                 "`{}` may be read but not changed: it is protected; change it yourself, or take its name out of \
                  `protected` in your execution/sandbox.yaml",
                 display_path(relative)
             )));
         }
-        if lies_in(&self.read_only) {
+        if lies_in(read_only) {
             return Err(NativeError::denied(format!(
                 "`{}` may be read but not changed",
                 display_path(relative)
@@ -145,13 +173,35 @@ impl<'a> ProjectAccess<'a> {
                 display_path(relative)
             )));
         }
-        if !self.write.iter().any(|folder| real.starts_with(folder)) {
+        if let Some(folder) = self.repository_around(real) {
+            return Err(NativeError::denied(format!(
+                "`{}` may not be written: `{}` would be a git repository without a `.git`, and git runs what its files \
+                 name; use git itself",
+                display_path(relative),
+                display_path(&folder)
+            )));
+        }
+        if !write.iter().any(|folder| real.starts_with(folder)) {
             return Err(NativeError::denied(format!(
                 "`{}` may not be written: it is outside the folders this tool may change",
                 display_path(relative)
             )));
         }
         Ok(())
+    }
+
+    /// The folder in the project, on the way to a file, that is or with this file would be what git takes for a repository.
+    fn repository_around(&self, file: &Path) -> Option<PathBuf> {
+        let below = file.strip_prefix(self.root.path()).ok()?;
+        let mut folder = self.root.path().to_owned();
+        for part in below.iter() {
+            let has = |name: &str| part == name || folder.join(name).symlink_metadata().is_ok();
+            if has("HEAD") && (has("commondir") || has("objects") && has("refs")) {
+                return Some(folder);
+            }
+            folder.push(part);
+        }
+        None
     }
 
     /// Opens a file for reading.

@@ -87,6 +87,34 @@ const DENIED_SYSCALLS: &[c_long] = &[
     libc::SYS__sysctl,
 ];
 
+/// What changes the resources of the process that its first argument names; 0 is the caller.
+const RESOURCE_SYSCALLS: &[c_long] = &[
+    libc::SYS_prlimit64,
+    libc::SYS_sched_setscheduler,
+    libc::SYS_sched_setparam,
+    libc::SYS_sched_setattr,
+    libc::SYS_sched_setaffinity,
+    libc::SYS_migrate_pages,
+    libc::SYS_move_pages,
+];
+
+/// Memory, semaphores and queues that all programs of a user share, where a run has none of its own.
+const SHARED_MEMORY_SYSCALLS: &[c_long] = &[
+    libc::SYS_shmget,
+    libc::SYS_shmat,
+    libc::SYS_shmctl,
+    libc::SYS_semget,
+    libc::SYS_semop,
+    libc::SYS_semtimedop,
+    libc::SYS_semctl,
+    libc::SYS_msgget,
+    libc::SYS_msgsnd,
+    libc::SYS_msgrcv,
+    libc::SYS_msgctl,
+    libc::SYS_mq_open,
+    libc::SYS_mq_unlink,
+];
+
 /// New namespaces by `clone`.
 const NAMESPACE_FLAGS: [libc::c_int; 7] = [
     libc::CLONE_NEWNS,
@@ -134,6 +162,7 @@ pub(crate) fn apply(
     let protected_pids = ProtectedProcesses {
         supervisors: if state.has_pid_namespace { vec![1] } else { protected_pids.to_vec() },
         denies_signals: needs_signal_rules,
+        denies_sharing: !state.has_pid_namespace,
     };
     let reported = compile(&build_rules(confinement.network, UnixSocketPolicy::Brokered, &protected_pids))
         .and_then(|program| {
@@ -171,6 +200,12 @@ pub(crate) fn apply(
             "socket pairs only: this system cannot distinguish other sockets",
         ),
     }
+    if !state.has_pid_namespace {
+        push_row(
+            SandboxRule::OtherProcesses,
+            "no shared memory, queues or priorities of others; their command lines are readable",
+        );
+    }
     if needs_signal_rules {
         push_row(SandboxRule::OtherProcesses, "no signals to the supervisors and to everybody at once");
     }
@@ -188,6 +223,8 @@ struct ProtectedProcesses {
     supervisors: Vec<i32>,
     /// Whether signals to them are refused here, since nothing else does.
     denies_signals: bool,
+    /// Whether other processes of the user share the process tree and System V's memory with the run.
+    denies_sharing: bool,
 }
 
 /// What happens to UNIX sockets that are not pairs.
@@ -229,7 +266,10 @@ fn build_rules(
     if protected.denies_signals {
         deny_signals(&protected.supervisors, &mut deny);
     }
-    deny_resource_changes(&protected.supervisors, &mut deny);
+    match protected.denies_sharing {
+        true => deny_sharing(&mut deny),
+        false => deny_resource_changes(&protected.supervisors, &mut deny),
+    }
     // The C libraries then use `clone`, whose flags can be looked at.
     deny(libc::SYS_clone3, libc::ENOSYS, Vec::new());
     deny_set_id(&mut deny);
@@ -307,21 +347,28 @@ fn deny_signals(pids: &[i32], deny: &mut impl FnMut(c_long, libc::c_int, Vec<Arg
     deny(libc::SYS_pidfd_send_signal, libc::EPERM, Vec::new());
 }
 
+/// Memory, semaphores and queues of other programs, and limits, priorities and processors of any process but the caller.
+fn deny_sharing(deny: &mut impl FnMut(c_long, libc::c_int, Vec<ArgTest>)) {
+    for call in SHARED_MEMORY_SYSCALLS {
+        deny(*call, libc::EPERM, Vec::new());
+    }
+    let others = |argument: u8| vec![(argument, ArgCondition::NotEquals(0))];
+    for call in RESOURCE_SYSCALLS {
+        deny(*call, libc::EPERM, vec![others(0)]);
+    }
+    // The first argument says whether the second is a process, a group or a user.
+    for (call, process) in [(libc::SYS_setpriority, 0), (libc::SYS_ioprio_set, 1)] {
+        deny(call, libc::EPERM, vec![vec![(0, ArgCondition::NotEquals(process))], others(1)]);
+    }
+}
+
 /// Limits, priorities and processors of the given processes: a supervisor without descriptors or time holds nothing.
 fn deny_resource_changes(pids: &[i32], deny: &mut impl FnMut(c_long, libc::c_int, Vec<ArgTest>)) {
     let named = |argument: u8| -> Vec<ArgTest> {
         pids.iter().map(|pid| vec![(argument, ArgCondition::Equals(pid.cast_unsigned()))]).collect()
     };
-    for call in [
-        libc::SYS_prlimit64,
-        libc::SYS_sched_setscheduler,
-        libc::SYS_sched_setparam,
-        libc::SYS_sched_setattr,
-        libc::SYS_sched_setaffinity,
-        libc::SYS_migrate_pages,
-        libc::SYS_move_pages,
-    ] {
-        deny(call, libc::EPERM, named(0));
+    for call in RESOURCE_SYSCALLS {
+        deny(*call, libc::EPERM, named(0));
     }
     for call in [libc::SYS_setpriority, libc::SYS_ioprio_set] {
         deny(call, libc::EPERM, named(1));
@@ -333,7 +380,11 @@ mod tests {
     use super::*;
 
     fn protected(supervisors: &[i32]) -> ProtectedProcesses {
-        ProtectedProcesses { supervisors: supervisors.to_vec(), denies_signals: true }
+        ProtectedProcesses {
+            supervisors: supervisors.to_vec(),
+            denies_signals: true,
+            denies_sharing: supervisors.len() > 1,
+        }
     }
 
     #[test]

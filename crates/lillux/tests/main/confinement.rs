@@ -511,6 +511,18 @@ fn shared_memory_is_private_to_the_run() {
     assert_eq!((finished.stdout.to_text().as_str(), exists(Path::new(&name))), ("done\n", false));
 }
 
+/// Where a run has no namespaces, what programs of a user share stays closed to it.
+#[test]
+fn memory_and_priorities_of_others_are_out_of_reach() {
+    let script = "perl -e 'my @made = (defined(shmget(0, 64, 01600)), defined(msgget(0, 01600)), \
+        defined(semget(0, 1, 01600)), setpriority(2, 0, 19), setpriority(1, 0, 19)); \
+        print join(\" \", map { $_ ? 1 : 0 } @made, setpriority(0, 0, 7))'";
+    let finished = run_script(&World::new(), NamespaceMode::Never, script);
+    assert_eq!(finished.stdout.to_text(), "0 0 0 0 0 1");
+    let finished = run_script(&World::new(), NamespaceMode::Auto, script);
+    assert!(finished.stdout.to_text().starts_with("1 1 1 "), "{}", finished.stdout.to_text());
+}
+
 #[test]
 fn a_path_that_is_not_absolute_is_refused() {
     for path in ["relative", "/a/../b"] {

@@ -165,6 +165,41 @@ fn project_folder_is_not_importable() {
     assert!(!user.project().join("evil").exists());
 }
 
+/// Python before 3.11 looks into the working folder first, and so does its `import site`.
+#[test]
+fn old_python_runs_no_file_of_the_working_folder() {
+    let user = User::initialized();
+    let plant = "import posix\nposix.close(posix.open('planted', posix.O_CREAT | posix.O_WRONLY))\n";
+    std::fs::write(user.project().join("site.py"), plant).expect("a file");
+    let tool = user.context.path().join("tool.py");
+    std::fs::write(&tool, "def execute(params, project_path):\n    return 1\n").expect("a file");
+    for runtime in ["function", "script"] {
+        let item = format!("rye/core/runtimes/python/{runtime}");
+        let loaded = user.ok(["--json", "load", "tool", &item]).json();
+        let source = loaded["data"]["content"].as_str().expect("a source");
+        let (_, program) = source.split_once("    - |\n").expect("a program");
+        let lines = program.lines().take_while(|line| line.is_empty() || line.starts_with("      "));
+        let program: String = lines.map(|line| format!("{}\n", line.get(6..).unwrap_or_default())).collect();
+        // As before 3.10, when Python did not name its standard modules, and before 3.11, when it brought none of them along.
+        let program = format!(
+            "import sys\nif hasattr(sys, 'stdlib_module_names'): del sys.stdlib_module_names\n{program}"
+        );
+        let planted = user.project().join("planted");
+        for (text, is_planted) in [("import site", true), (&program, false)] {
+            let mut command = user.program("python3");
+            command
+                .args(["-X", "frozen_modules=off", "-S", "-c", text])
+                .arg(&tool)
+                .arg(user.project())
+                .current_dir(user.project());
+            command.env_remove("PYTHONSAFEPATH").stdin(std::process::Stdio::null());
+            command.output().expect("python3");
+            assert_eq!(planted.exists(), is_planted, "{runtime}: {text}");
+            let _ = std::fs::remove_file(&planted);
+        }
+    }
+}
+
 #[test]
 fn imports_need_all_files_signed() {
     let user = User::initialized();

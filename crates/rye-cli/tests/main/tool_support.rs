@@ -106,9 +106,9 @@ pub fn processes_with(marker: &str) -> Vec<u32> {
         .collect()
 }
 
-/// Waits until `is_so`, at most a minute; says whether it came to be.
+/// Waits until `is_so`, at most three minutes; says whether it came to be.
 pub fn eventually(mut condition: impl FnMut() -> bool) -> bool {
-    let end = Instant::now() + Duration::from_secs(60);
+    let end = Instant::now() + Duration::from_secs(180);
     while Instant::now() < end {
         if condition() {
             return true;

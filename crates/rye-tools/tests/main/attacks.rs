@@ -197,6 +197,37 @@ fn writes_need_an_allowed_folder() {
     );
 }
 
+/// Git takes a folder with these for a repository, whatever its name, and runs what its config names.
+#[test]
+fn writes_make_no_folder_a_repository() {
+    let parts = ["HEAD", "objects/x", "refs/x", "config"];
+    for first in 0..parts.len() {
+        let fixture = TestProject::new();
+        let written = (0..parts.len()).filter(|number| {
+            let path = format!("docs/{}", parts[(first + number) % parts.len()]);
+            let written = fixture
+                .call("file_system.write", json!({"path": path, "content": "x", "create_folders": true}));
+            written.map_err(|error| assert!(error.is_denied(), "{error}")).is_ok()
+        });
+        assert!(written.count() >= 2, "the parts themselves are ordinary names");
+        let has = |name: &str| fixture.project().join("docs").join(name).exists();
+        assert!(!(has("HEAD") && has("objects") && has("refs")), "from {first}");
+    }
+    let fixture = TestProject::new();
+    for (before, path) in [
+        (&["work/commondir"][..], "work/HEAD"),
+        (&["work/HEAD"], "work/commondir"),
+        (&["bare/HEAD", "bare/objects/x", "bare/refs/x", "bare/config"], "bare/config"),
+        (&["bare/HEAD", "bare/objects/x", "bare/refs/x"], "bare/hooks/post-checkout"),
+        (&["HEAD", "objects/x"], "refs/heads/main"),
+    ] {
+        before.iter().for_each(|path| fixture.write(path, "x"));
+        let refused =
+            fixture.call("file_system.write", json!({"path": path, "content": "y", "create_folders": true}));
+        assert!(refused.expect_err(path).message.contains("git repository"), "{path}");
+    }
+}
+
 #[test]
 fn special_files_are_refused() {
     let fixture = world_with_secret();
