@@ -5,6 +5,7 @@ mod index;
 mod plan;
 mod query;
 mod rank;
+mod row_sets;
 mod shadow;
 mod suggest;
 mod watch;
@@ -156,12 +157,12 @@ fn run_query(
         ranks: space_ranks(spaces),
         hidden: shadow::hidden_rows(connection)?,
     };
-    let mut found = searcher.find(rankings, &plan.all, &HashSet::new())?;
+    let mut found = searcher.find(rankings, (&plan.all, &plan.terms), &HashSet::new())?;
     if found.total < MIN_FULL_MATCHES
         && let Some(any) = plan.any(connection)?
     {
         let present: HashSet<i64> = found.hits.iter().map(|(row, _)| *row).collect();
-        let mut more = searcher.find(rankings, &any, &present)?;
+        let mut more = searcher.find(rankings, (&any, &[]), &present)?;
         // A score never says that an item with some of the words is better than one with all of them.
         let lowest = found.hits.last().map(|(_, hit)| hit.score);
         let highest = more.hits.first().map(|(_, hit)| hit.score);
@@ -204,11 +205,11 @@ struct Searcher<'a> {
 }
 
 impl Searcher<'_> {
-    /// Finds the rows that match an expression and are not among `present`.
+    /// Finds the rows that match an expression and are not among `present`. Its terms are those that must all match.
     fn find(
         &self,
         rankings: &mut rank::Rankings,
-        expression: &str,
+        (expression, terms): (&str, &[String]),
         present: &HashSet<i64>,
     ) -> rusqlite::Result<FoundRows> {
         let types = ItemType::SEARCHABLE
@@ -230,6 +231,7 @@ impl Searcher<'_> {
                 self.connection,
                 &RankRequest {
                     expression,
+                    terms,
                     facets: &facets(group, request.tier),
                     weights,
                     is_everything: request.query == Query::All,

@@ -30,7 +30,7 @@ pub(super) struct QueryPlan {
     /// Items that match it all.
     pub(super) all: String,
     /// The words of a question, each as an expression; empty where only `all` is asked for.
-    terms: Vec<String>,
+    pub(super) terms: Vec<String>,
     /// The words that were taken for typing errors.
     pub(super) corrections: Vec<Correction>,
 }

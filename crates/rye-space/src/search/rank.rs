@@ -7,6 +7,7 @@ use std::sync::Arc;
 use rusqlite::Connection;
 
 use super::plan::count_up_to;
+use super::row_sets::RowSets;
 
 /// More rows than this are not scored, unless all of them are asked for.
 const MAX_SCORED_ROWS: usize = 2_000;
@@ -38,6 +39,8 @@ impl Ranking {
 pub(super) struct RankRequest<'a> {
     /// What items must match.
     pub(super) expression: &'a str,
+    /// The parts of the expression, if it is just all of them.
+    pub(super) terms: &'a [String],
     /// What narrows them, or nothing.
     pub(super) facets: &'a str,
     /// The weights of title, name, description, category and content.
@@ -54,12 +57,14 @@ pub(super) struct RankRequest<'a> {
 #[derive(Debug, Default)]
 pub(super) struct Rankings {
     known: HashMap<String, Arc<Ranking>>,
+    sets: RowSets,
 }
 
 impl Rankings {
     /// Forgets all of them.
     pub(super) fn clear(&mut self) {
         self.known.clear();
+        self.sets.clear();
     }
 
     /// The ranking for a request.
@@ -73,7 +78,7 @@ impl Rankings {
         if let Some(known) = self.known.get(&key) {
             return Ok(Arc::clone(known));
         }
-        let ranking = Arc::new(rank(connection, request)?);
+        let ranking = Arc::new(rank(connection, &mut self.sets, request)?);
         if self.known.len() >= MAX_RANKINGS {
             self.known.clear();
         }
@@ -82,7 +87,7 @@ impl Rankings {
     }
 }
 
-fn rank(connection: &Connection, request: &RankRequest<'_>) -> rusqlite::Result<Ranking> {
+fn rank(connection: &Connection, sets: &mut RowSets, request: &RankRequest<'_>) -> rusqlite::Result<Ranking> {
     let whole = format!("({}){}", request.expression, request.facets);
     let is_small =
         request.needs_all || count_up_to(connection, &whole, MAX_SCORED_ROWS + 1)? <= MAX_SCORED_ROWS;
@@ -96,7 +101,11 @@ fn rank(connection: &Connection, request: &RankRequest<'_>) -> rusqlite::Result<
     let mut rows: Vec<RankedRow> = Vec::new();
     if !request.is_everything {
         let named = format!("({{title name}} : ({})){}", request.expression, request.facets);
-        rows.extend(match count_up_to(connection, &named, MAX_SCORED_ROWS + 1)? {
+        let count = match request.terms {
+            [] => count_up_to(connection, &named, MAX_SCORED_ROWS + 1)?,
+            _ => count_terms(connection, sets, request, "{title name} : ")?,
+        };
+        rows.extend(match count {
             0 => Vec::new(),
             1..=MAX_SCORED_ROWS => score(connection, &named, request.weights)?,
             _ => first_rows(connection, &named, request.limit)?.into_iter().map(|row| (row, 1.0)).collect(),
@@ -107,9 +116,12 @@ fn rank(connection: &Connection, request: &RankRequest<'_>) -> rusqlite::Result<
         let more = first_rows(connection, &whole, request.limit.saturating_add(present.len()))?;
         rows.extend(more.into_iter().filter(|row| !present.contains(row)).map(|row| (row, 0.0)));
     }
-    let counted = connection
-        .prepare_cached("SELECT count(*) FROM words WHERE words MATCH ?1")?
-        .query_row([&whole], |row| row.get(0))?;
+    let counted = match request.terms {
+        [] => connection
+            .prepare_cached("SELECT count(*) FROM words WHERE words MATCH ?1")?
+            .query_row([&whole], |row| row.get(0))?,
+        _ => count_terms(connection, sets, request, "")?,
+    };
     let counted_hidden = connection
         .prepare_cached(
             "SELECT rowid FROM words WHERE words MATCH ?1
@@ -118,6 +130,18 @@ fn rank(connection: &Connection, request: &RankRequest<'_>) -> rusqlite::Result<
         .query_map([&whole], |row| row.get(0))?
         .collect::<Result<_, _>>()?;
     Ok(Ranking { rows, counted: Some(counted), counted_hidden })
+}
+
+/// How many rows match every term, each in these columns, and the facets.
+fn count_terms(
+    connection: &Connection,
+    sets: &mut RowSets,
+    request: &RankRequest<'_>,
+    columns: &str,
+) -> rusqlite::Result<usize> {
+    let terms = request.terms.iter().map(|term| format!("({columns}({term}))"));
+    let facets = request.facets.strip_prefix(" AND ").map(|facets| format!("({facets})"));
+    sets.count_common(connection, terms.chain(facets))
 }
 
 /// All matching rows with their scores, best first.
@@ -137,4 +161,59 @@ fn first_rows(connection: &Connection, expression: &str, limit: usize) -> rusqli
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let mut statement = connection.prepare_cached("SELECT rowid FROM words WHERE words MATCH ?1 LIMIT ?2")?;
     statement.query_map(rusqlite::params![expression, limit], |row| row.get(0))?.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// More rows than are scored: `b` is in two of three contents, and in the titles of the first and of every 1,000th row.
+    fn index() -> Connection {
+        let connection = Connection::open_in_memory().expect("a database");
+        connection
+            .execute_batch("CREATE VIRTUAL TABLE words USING fts5 (title, name, description, category, content, facets, content = '');
+                            CREATE TABLE items (id INTEGER PRIMARY KEY, hidden_by TEXT);")
+            .expect("tables");
+        for row in 1..=9_000 {
+            let title = if row == 1 || row % 1_000 == 0 { "a b" } else { "a" };
+            let content = if row % 3 == 0 { "a" } else { "a b c" };
+            let facet = if row % 2 == 0 { "even" } else { "odd" };
+            let insert = "INSERT INTO words (rowid, title, content, facets) VALUES (?1, ?2, ?3, ?4)";
+            connection.execute(insert, rusqlite::params![row, title, content, facet]).expect("a row");
+        }
+        connection
+    }
+
+    #[test]
+    fn counting_by_sets_changes_no_ranking() {
+        let connection = index();
+        let terms = |words: &[&str]| words.iter().map(|word| format!("(\"{word}\")")).collect::<Vec<_>>();
+        for words in [&["a"][..], &["b"], &["a", "b"], &["c", "b", "a"]] {
+            for facets in ["", " AND (facets : \"even\")", " AND (facets : \"even\" OR facets : \"odd\")"] {
+                let (terms, mut sets) = (terms(words), RowSets::default());
+                let expression = terms.join(" AND ");
+                let mut rank_by = |terms: &[String]| {
+                    let request = RankRequest {
+                        expression: &expression,
+                        terms,
+                        facets,
+                        weights: &[3.0, 3.0, 2.0, 1.0, 1.0],
+                        is_everything: false,
+                        needs_all: false,
+                        limit: 10,
+                    };
+                    rank(&connection, &mut sets, &request).expect("a ranking")
+                };
+                let (plain, by_sets, again) = (rank_by(&[]), rank_by(&terms), rank_by(&terms));
+                assert!(plain.counted.is_some_and(|count| count > MAX_SCORED_ROWS), "{words:?}{facets}");
+                for found in [by_sets, again] {
+                    assert_eq!(
+                        (found.counted, found.rows),
+                        (plain.counted, plain.rows.clone()),
+                        "{words:?}{facets}"
+                    );
+                }
+            }
+        }
+    }
 }
