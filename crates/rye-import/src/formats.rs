@@ -1,6 +1,7 @@
 //! The formats, one file each: a unit's files to items, notes and refusals.
 
 mod agent;
+mod agent_plugin;
 mod apm;
 mod codex;
 mod credentials;

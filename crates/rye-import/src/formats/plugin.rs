@@ -2,25 +2,12 @@
 
 use serde_json::Value;
 
-use super::{hooks, parse_json, remote, server, version};
+use super::{agent_plugin, hooks, parse_json, remote, server, version};
 use crate::detect::SourceFormat;
 use crate::names::segment;
 use crate::plan::{ImportNote, NoteKind, PluginFacts, RefusedSource, UnitContext, UnitPlan};
 use crate::tree::SourcePath;
 
-/// The fields of an Agent Plugin's manifest; there are no others.
-const AGENT_PLUGIN_FIELDS: [&str; 10] = [
-    "$schema",
-    "name",
-    "version",
-    "description",
-    "author",
-    "homepage",
-    "repository",
-    "license",
-    "keywords",
-    "extensions",
-];
 /// Fields of a Claude plugin that name places.
 const PATH_FIELDS: [&str; 6] = ["commands", "agents", "skills", "hooks", "mcpServers", "outputStyles"];
 
@@ -38,6 +25,12 @@ pub(crate) fn plugin_facts(context: &UnitContext<'_>, facts: &mut PluginFacts) {
             return;
         }
     };
+    if agent_plugin::is_agent_plugin(&manifest)
+        && let Some(fault) = agent_plugin::manifest_fault(&manifest)
+    {
+        facts.refusal = Some(format!("its Agent Plugin cannot be used: {fault}"));
+        return;
+    }
     if let Some(name) = manifest["name"].as_str() {
         facts.name = Some(segment(name));
     }
@@ -73,19 +66,15 @@ pub(super) fn read(context: &UnitContext<'_>) -> Result<UnitPlan, String> {
         plan.refused = found.refused;
         plan.notes.extend(found.notes);
     }
-    let fields = manifest.as_object().into_iter().flatten().map(|(key, _)| key.as_str());
     match context.unit.format {
-        SourceFormat::AgentPlugin => {
-            let is_agent_plugin =
-                manifest["$schema"].as_str().is_some_and(|schema| schema.contains("agent-plugins.org"));
-            for field in fields.filter(|field| is_agent_plugin && !AGENT_PLUGIN_FIELDS.contains(field)) {
-                plan.notes.push(ImportNote::new(
-                    NoteKind::Warning,
-                    format!("`{field}` is not a field of an Agent Plugin"),
-                ));
-            }
+        SourceFormat::AgentPlugin if agent_plugin::is_agent_plugin(&manifest) => {
+            plan.notes.extend(agent_plugin::unknown_fields(&manifest).map(|field| {
+                ImportNote::new(NoteKind::Warning, format!("`{field}` is not a field of an Agent Plugin"))
+            }));
         }
+        SourceFormat::AgentPlugin => {}
         _ => {
+            let fields = manifest.as_object().into_iter().flatten().map(|(key, _)| key.as_str());
             for field in fields.filter(|field| {
                 ["lspServers", "outputStyles", "monitors", "dependencies", "userConfig", "channels"]
                     .contains(field)

@@ -274,6 +274,21 @@ fn agent_plugin_fields_are_closed() {
 }
 
 #[test]
+fn faulty_agent_plugins_are_refused_whole() {
+    let plan = plan(&[
+        (
+            "p/plugin.json",
+            r#"{"$schema": "https://agent-plugins.org/schemas/2.0.0/plugin.schema.json", "name": "p"}"#,
+        ),
+        ("p/mcp.json", r#"{"mcpServers": {"s": {"type": "stdio", "command": "s"}}}"#),
+        ("p/skills/one/SKILL.md", "---\nname: one\ndescription: d\n---\n1"),
+    ]);
+    assert_eq!(names(&plan), Vec::<String>::new());
+    assert!(plan.refused.iter().all(|refused| refused.reason.contains("2.0.0")), "{:?}", plan.refused);
+    assert_eq!(plan.refused.len(), 3);
+}
+
+#[test]
 fn codex_agents_get_what_their_sandbox_allows() {
     let agent = "name = \"reviewer\"\ndescription = \"Reviews\"\nmodel = \"gpt-5\"\nmodel_reasoning_effort = \"high\"\nsandbox_mode = \"read-only\"\ndeveloper_instructions = \"\"\"\nReview.\n\"\"\"\n\n[mcp_servers.x]\nurl = \"https://a.b\"\n";
     let plan = plan(&[
