@@ -103,7 +103,7 @@ impl ThreadPreparer {
     ) -> Result<Arc<dyn ModelProvider>> {
         let proxies = ProxyConfig::from_variables(|name| self.environment.get(name).map(String::as_str));
         let mut client = HttpClient::new(AddressPolicy::default()).with_proxies(proxies);
-        if let Some(path) = self.environment.get("SSL_CERT_FILE") {
+        if let Some(path) = self.environment.get("SSL_CERT_FILE").filter(|path| !path.is_empty()) {
             client = client.with_certificate_file(path.into());
         }
         let script = Script {

@@ -305,7 +305,7 @@ impl NotificationTarget {
         let policy = AddressPolicy::new(&allowed).map_err(|error| error.to_string())?;
         let proxies = ProxyConfig::from_variables(|name| variables.get(name).map(String::as_str));
         let mut client = HttpClient::new(policy).with_proxies(proxies);
-        if let Some(path) = variables.get("SSL_CERT_FILE") {
+        if let Some(path) = variables.get("SSL_CERT_FILE").filter(|path| !path.is_empty()) {
             client = client.with_certificate_file(path.into());
         }
         let header =

@@ -16,7 +16,7 @@ use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
 
 const DOWNLOAD_TIMEOUT: Duration = Duration::from_secs(3600);
-const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 const ARCHIVE_NAME: &str = "archive";
 
 /// An archive that has the digest it should.
@@ -61,8 +61,9 @@ pub(super) fn download(
     let response = response.map_err(|error| download_error(url, &error))?;
     if response.status != 200 {
         let message = format!("`{url}` answers HTTP {} {}", response.status, one_line(&response.reason));
-        return Err(Error::new(Code::SourceUnreachable, message.trim_end().to_owned())
-            .hint("check the address in .ai/bundles.toml"));
+        return Err(
+            Error::new(Code::SourceUnreachable, message.trim_end().to_owned()).hint("check the address")
+        );
     }
     if response.is_truncated {
         return Err(Error::new(Code::TooLarge, format!("`{url}` has more than {MAX_ARCHIVE_BYTES} bytes"))
@@ -70,11 +71,11 @@ pub(super) fn download(
     }
     let found = hasher.finish();
     if found != *sha256 {
-        let message = format!("`{url}` is not the archive that the manifest names: its sha256 is {found}");
+        let message = format!("`{url}` is not the archive that was named: its sha256 is {found}");
         return Err(Error::new(Code::SourceMismatch, message)
             .detail("expected", sha256.to_string())
             .detail("found", found.to_string())
-            .hint("nothing was kept; ask its maker what changed before you change `sha256`"));
+            .hint("nothing was kept; ask its maker what changed before you name another digest"));
     }
     Ok(DownloadedArchive { path: folder.path().join(ARCHIVE_NAME), folder })
 }
@@ -100,12 +101,24 @@ fn http_client(engine: &Engine, url: &str) -> Result<HttpClient> {
 }
 
 fn download_error(url: &str, error: &HttpError) -> Error {
+    let failed = |reason: &str| {
+        Error::new(Code::SourceUnreachable, format!("`{url}` cannot be fetched: {}", one_line(reason)))
+    };
     match error {
         HttpError::Cancelled => Error::new(Code::ToolCancelled, "cancelled; nothing was changed"),
-        other => Error::new(
-            Code::SourceUnreachable,
-            format!("`{url}` cannot be fetched: {}", one_line(&other.to_string())),
-        )
-        .hint(format!("see whether it answers: curl -sI {}", rye_item::text::shell_word(url))),
+        HttpError::AddressRefused { host, address, kind } => failed(&format!(
+            "it redirects to `{host}` at `{address}`, a {} address, which is refused",
+            kind.as_str()
+        ))
+        .hint("if you trust that host, add it to `bundles.registry_hosts` of your user config"),
+        HttpError::Connect { cause, .. } | HttpError::Transport { cause, .. }
+            if cause.contains("certificate") =>
+        {
+            failed(&error.to_string()).hint(super::CERTIFICATE_HINT)
+        }
+        HttpError::InvalidRedirect { .. } => failed(&error.to_string())
+            .hint("name the address that it leads to, if that is where its maker publishes"),
+        other => failed(&other.to_string())
+            .hint(format!("see whether it answers: curl -sI {}", rye_item::text::shell_word(url))),
     }
 }

@@ -1,33 +1,23 @@
 //! Bundles in git repositories, read with the system's `git`. The address and everything in the repository may be hostile:
 //! nothing is checked out, so no hook, filter or submodule runs, and only the protocols of the source are spoken.
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::Path;
 
 use lillux::CancelToken;
 use lillux::file::{self, FileMode, LockedTempDir};
-use lillux::process::{self, ExitReason, ProcessCommand, ProcessLimits};
 use rye_bundle::BundlePath;
 use rye_bundle::archive::ArchiveLimits;
 use rye_bundle::project::{GitSource, is_commit};
-use rye_exec::environment;
 use rye_item::text::one_line;
 
+use super::git_command::{GitAccess, GitCommand, has_answered};
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
-use crate::programs;
 
-/// How long one call of git may take.
-const GIT_TIMEOUT: Duration = Duration::from_secs(600);
-/// The largest pack that is fetched.
-const MAX_PACK_BYTES: u64 = 1 << 30;
 /// How much of a list (references, files) is read.
 const MAX_LIST_BYTES: usize = 16 << 20;
 /// How many bytes of files one call of git gives.
 const BATCH_BYTES: u64 = 16 << 20;
-/// How much of what git says about a failure is shown.
-const MAX_REASON_CHARS: usize = 300;
 
 /// The largest file of a tree that is fetched for an import.
 const MAX_TREE_FILE_BYTES: u64 = 16 << 20;
@@ -36,176 +26,12 @@ const MAX_TREE_FILES: usize = 50_000;
 /// The repository that a commit is fetched into, in git's own folder.
 const GIT_DIRECTORY: &str = "--git-dir=repository";
 
-/// Variables of the user that git needs to reach a repository as the user would.
-const PASSED_VARIABLES: [&str; 12] = [
-    "USER",
-    "LOGNAME",
-    "SSH_AUTH_SOCK",
-    "XDG_CONFIG_HOME",
-    "XDG_RUNTIME_DIR",
-    "HTTPS_PROXY",
-    "https_proxy",
-    "ALL_PROXY",
-    "all_proxy",
-    "NO_PROXY",
-    "no_proxy",
-    "SSL_CERT_FILE",
-];
-
-/// Settings for every call. The user's own settings stay for what they are needed for: logins and addresses.
-const SETTINGS: [&str; 12] = [
-    "core.hooksPath=/dev/null",
-    "core.attributesFile=/dev/null",
-    "core.fsmonitor=false",
-    "core.askPass=",
-    "credential.interactive=false",
-    "submodule.recurse=false",
-    "fetch.recurseSubmodules=false",
-    "transfer.bundleURI=false",
-    "protocol.version=2",
-    "gc.auto=0",
-    "maintenance.auto=false",
-    "advice.detachedHead=false",
-];
-
 /// A name in a repository, and the commit it stands for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct GitRef {
     /// `refs/tags/…`, `refs/heads/…` or `HEAD`.
     pub(super) name: String,
     pub(super) commit: String,
-}
-
-/// How git is called for one source.
-struct GitCommand<'a> {
-    engine: &'a Engine,
-    program: PathBuf,
-    source: &'a GitSource,
-    /// A private folder that git works in.
-    folder: &'a Path,
-    cancel: &'a CancelToken,
-}
-
-/// What a call may do.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum GitAccess {
-    /// Reach the repository, with the user's logins.
-    Remote,
-    /// Read what was fetched, without any settings of the user.
-    Local,
-}
-
-impl<'a> GitCommand<'a> {
-    fn new(
-        engine: &'a Engine,
-        source: &'a GitSource,
-        folder: &'a Path,
-        cancel: &'a CancelToken,
-    ) -> Result<Self> {
-        // It runs unconfined: what tools can write to is not searched.
-        let path = engine.host.variables.get("PATH").map_or("", String::as_str);
-        let path = programs::search_path(engine, path);
-        let program = environment::find_on_path("git", &path).ok_or_else(|| {
-            Error::new(Code::SourceUnreachable, "`git` was not found on your PATH outside the project")
-                .hint("install git; it fetches `git+…` sources")
-        })?;
-        Ok(Self { engine, program, source, folder, cancel })
-    }
-
-    fn environment(&self, access: GitAccess) -> BTreeMap<String, String> {
-        let own = &self.engine.host.variables;
-        let mut environment: BTreeMap<String, String> = PASSED_VARIABLES
-            .iter()
-            .filter_map(|name| Some(((*name).to_owned(), own.get(*name)?.clone())))
-            .collect();
-        let path = programs::search_path(self.engine, own.get("PATH").map_or("", String::as_str));
-        let protocols = match access {
-            GitAccess::Remote => self.source.allowed_protocols(),
-            GitAccess::Local => "none",
-        };
-        for (name, value) in [
-            ("PATH", path.as_str()),
-            ("HOME", &self.engine.host.home.to_string_lossy()),
-            ("LC_ALL", "C"),
-            ("GIT_CONFIG_NOSYSTEM", "1"),
-            ("GIT_ATTR_NOSYSTEM", "1"),
-            ("GIT_TERMINAL_PROMPT", "0"),
-            ("GIT_ASKPASS", ""),
-            ("SSH_ASKPASS_REQUIRE", "never"),
-            ("GIT_OPTIONAL_LOCKS", "0"),
-            ("GIT_NO_LAZY_FETCH", "1"),
-            ("GIT_NO_REPLACE_OBJECTS", "1"),
-            ("GIT_LITERAL_PATHSPECS", "1"),
-            ("GIT_ALLOW_PROTOCOL", protocols),
-        ] {
-            environment.insert(name.to_owned(), value.to_owned());
-        }
-        if access == GitAccess::Local {
-            environment.insert("GIT_CONFIG_GLOBAL".to_owned(), "/dev/null".to_owned());
-        }
-        environment
-    }
-
-    /// Runs git. Gives what it wrote, or the reason it failed.
-    fn run(
-        &self,
-        access: GitAccess,
-        arguments: &[&str],
-        stdin: Vec<u8>,
-        output_bytes: usize,
-    ) -> Result<std::result::Result<Vec<u8>, String>> {
-        let settings = SETTINGS.iter().flat_map(|setting| ["-c", setting]);
-        let command = ProcessCommand {
-            program: self.program.clone().into(),
-            arguments: settings.chain(arguments.iter().copied()).map(str::to_owned).collect(),
-            environment: self.environment(access),
-            current_dir: self.folder.to_owned(),
-            stdin,
-            timeout: GIT_TIMEOUT,
-            has_result_channel: false,
-            limits: ProcessLimits { output_bytes, file_bytes: MAX_PACK_BYTES, ..ProcessLimits::default() },
-            log: None,
-        };
-        let finished = process::run(&self.engine.host.launcher, &command, None, self.cancel)
-            .map_err(|error| Error::new(Code::SourceUnreachable, one_line(&error.to_string())))?;
-        Ok(match finished.exit {
-            ExitReason::Exited(0) if finished.stdout.is_truncated() => Err("it wrote too much".to_owned()),
-            ExitReason::Exited(0) => Ok(finished.stdout.to_bytes()),
-            ExitReason::Cancelled => {
-                return Err(Error::new(Code::ToolCancelled, "cancelled; nothing was changed"));
-            }
-            ExitReason::TimedOut => Err(format!("it took longer than {} seconds", GIT_TIMEOUT.as_secs())),
-            ExitReason::Exited(_)
-            | ExitReason::Signalled(_)
-            | ExitReason::TooManyProcesses { .. }
-            | ExitReason::SupervisorLost => Err(failure_reason(&finished.stderr.to_text())),
-        })
-    }
-
-    /// Runs git, which must work.
-    fn run_checked(
-        &self,
-        access: GitAccess,
-        arguments: &[&str],
-        stdin: Vec<u8>,
-        output_bytes: usize,
-    ) -> Result<Vec<u8>> {
-        self.run(access, arguments, stdin, output_bytes)?.map_err(|reason| self.unreachable(&reason))
-    }
-
-    fn unreachable(&self, reason: &str) -> Error {
-        let url = &self.source.url;
-        Error::new(Code::SourceUnreachable, format!("the repository `{url}` cannot be read: {reason}"))
-            .hint(format!("see whether git reaches it: git ls-remote {}", rye_item::text::shell_word(url)))
-    }
-}
-
-/// The last line of what git says, which names the failure.
-fn failure_reason(stderr: &str) -> String {
-    let lines = stderr.lines().map(str::trim).filter(|line| !line.is_empty());
-    let fatal = lines.clone().find(|line| line.starts_with("fatal:") || line.starts_with("error:"));
-    let reason = one_line(fatal.or(lines.clone().next_back()).unwrap_or("git failed without a reason"));
-    reason.chars().take(MAX_REASON_CHARS).collect()
 }
 
 fn private_folder(engine: &Engine) -> Result<LockedTempDir> {
@@ -310,8 +136,11 @@ fn fetch_commit(git: &GitCommand<'_>, commit: &str) -> Result<()> {
         arguments.extend(specs);
         git.run(GitAccess::Remote, &arguments, Vec::new(), MAX_LIST_BYTES)
     };
-    if fetch(&[commit], &["--depth=1"])?.is_err() {
+    if let Err(reason) = fetch(&[commit], &["--depth=1"])? {
         // Some servers give only what a name stands for: then everything with a name is fetched.
+        if !has_answered(&reason) {
+            return Err(git.unreachable(&reason));
+        }
         fetch(&["+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*"], &[])?
             .map_err(|reason| git.unreachable(&reason))?;
     }
@@ -522,11 +351,5 @@ mod tests {
         assert_eq!(take_object(&mut output.as_slice(), &file(4)), None);
         assert_eq!(take_object(&mut b"abc blob 3\nxy".as_slice(), &file(3)), None);
         assert_eq!(take_object(&mut b"abc missing\n".as_slice(), &file(3)), None);
-    }
-
-    #[test]
-    fn failures_are_short() {
-        assert_eq!(failure_reason("hint: x\nfatal: no\x1b[31m way\nmore"), "fatal: no way");
-        assert_eq!(failure_reason(""), "git failed without a reason");
     }
 }

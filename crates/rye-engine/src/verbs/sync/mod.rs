@@ -9,6 +9,7 @@ mod apply;
 mod check;
 mod download;
 mod git;
+mod git_command;
 mod outdated;
 mod plan;
 mod resolve;
@@ -40,6 +41,9 @@ use super::install::{self, ConflictPreference, InstallOptions, ProjectFile};
 use super::trust::check_not_damaged;
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
+
+/// What to do where a server's certificate is not trusted.
+const CERTIFICATE_HINT: &str = "if your organisation signs certificates itself: export SSL_CERT_FILE=FILE, a file with its authority and the public ones (PEM)";
 
 /// How bundles are fetched.
 pub struct FetchContext<'a> {
