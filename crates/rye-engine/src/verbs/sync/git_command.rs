@@ -117,8 +117,11 @@ impl<'a> GitCommand<'a> {
             GitAccess::Remote => self.source.allowed_protocols(),
             GitAccess::Local => "none",
         };
+        // No repository around the private folder has a say.
+        let around = self.folder.parent().unwrap_or(self.folder).to_string_lossy();
         for (name, value) in [
             ("PATH", path.as_str()),
+            ("GIT_CEILING_DIRECTORIES", &around),
             ("HOME", &self.engine.host.home.to_string_lossy()),
             ("LC_ALL", "C"),
             ("GIT_CONFIG_NOSYSTEM", "1"),
