@@ -41,6 +41,8 @@ impl From<ThreadStoreError> for Error {
             ThreadStoreError::NoApproval(_) => {
                 Self::new(Code::NoQuestion, message).hint("which are open: rye thread list")
             }
+            ThreadStoreError::AnswerRefused(_) => Self::new(Code::StoreUnusable, message)
+                .hint("answer with the key of a person who is listed in threads.stores.NAME.users"),
             ThreadStoreError::Secret { path, .. } => Self::new(Code::ThreadSecret, message)
                 .detail("path", path.display().to_string())
                 .hint(format!(

@@ -154,6 +154,10 @@ pub(crate) async fn answer(
     id: &str,
     answer: &ApprovalDecision,
 ) -> Result<Approval, DbError> {
+    // Others would refuse it, and the question could not be answered again.
+    if let Some(fingerprint) = tx.seal.refused_answerer() {
+        return Err(ThreadStoreError::AnswerRefused(fingerprint.to_string()).into());
+    }
     let not_found = || DbError::from(ThreadStoreError::NoApproval(rye_item::text::one_line(id)));
     let stored = find_stored(tx.reading(), id).await?.ok_or_else(not_found)?;
     let question = stored.seal.clone();

@@ -111,6 +111,12 @@ impl Sealer {
         people.is_none_or(|people| people.contains(&seal.signer)) && self.is_valid(digest, seal)
     }
 
+    /// The fingerprint of the key that signs here, if what it answers does not count.
+    pub(crate) fn refused_answerer(&self) -> Option<Fingerprint> {
+        let people = self.keys.people.as_ref()?;
+        (!people.contains(self.keys.fingerprint.as_str())).then_some(self.keys.fingerprint)
+    }
+
     fn remember(&self, digest: &Digest, signature: &str) {
         let mut known = self.known.borrow_mut();
         if known.len() >= MAX_KNOWN_SEALS {

@@ -98,6 +98,9 @@ pub enum ThreadStoreError {
     /// There is no such question, or it is answered.
     #[error("there is no open question `{0}`")]
     NoApproval(String),
+    /// The key that signs here is not that of a person.
+    #[error("an answer signed by {0} does not count: it is the key of a worker")]
+    AnswerRefused(String),
     /// A folder of threads is a link.
     #[error("`{}` is a link, and nothing is written or removed through links there", .0.display())]
     Linked(PathBuf),

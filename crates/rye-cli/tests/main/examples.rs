@@ -57,7 +57,7 @@ fn every_example_has_a_test() {
         .filter_map(|entry| entry.file_name().into_string().ok())
         .collect();
     names.sort();
-    assert_eq!(names, ["approval-gate", "map-reduce", "pipeline", "supervisor"]);
+    assert_eq!(names, ["approval-gate", "cluster", "map-reduce", "pipeline", "supervisor"]);
 }
 
 #[test]
@@ -71,6 +71,19 @@ fn pipeline_publishes_reviewed_draft() {
     }
     let done = |name: &str| (format!("pipeline/{name}"), "completed".to_owned());
     assert_eq!(tree(&user), [done("publish"), done("draft"), done("review"), done("review")]);
+}
+
+/// Its script shares the threads between workers; here one process runs them.
+#[test]
+fn scenes_are_joined_to_film() {
+    let user = example("cluster");
+    user.context.write(
+        "home/.ai/config/agent/resilience.yaml",
+        "version: \"1.0.0\"\ncategory: agent\nname: resilience\nconcurrency: {max_concurrent_children: 8}\n",
+    );
+    user.ok(["sign", "config", "agent/resilience", "--space", "user"]);
+    assert_eq!(user.ok(["run", "render/film"]).json(), json!({"scenes": 8, "frames": 576}));
+    assert_eq!(tree(&user).len(), 9);
 }
 
 #[test]

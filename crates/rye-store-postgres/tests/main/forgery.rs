@@ -43,12 +43,8 @@ fn only_listed_signers_count() {
     assert!(user.create_blocking(new_thread(3, Some(2))).is_err());
 }
 
-#[test]
-fn answer_without_signature_does_not_count() {
-    let schema = new_schema();
-    let store = open(options(&schema));
-    create(&store, new_thread(1, None));
-    let approval = rye_store::Approval {
+fn question() -> rye_store::Approval {
+    rye_store::Approval {
         id: "one".to_owned(),
         thread: thread_id(1),
         kind: "tool".to_owned(),
@@ -56,8 +52,15 @@ fn answer_without_signature_does_not_count() {
         reason: "because".to_owned(),
         at_ms: 1,
         detail: Default::default(),
-    };
-    rye_store::block_on(store.add_approval(approval)).expect("asked");
+    }
+}
+
+#[test]
+fn answer_without_signature_does_not_count() {
+    let schema = new_schema();
+    let store = open(options(&schema));
+    create(&store, new_thread(1, None));
+    rye_store::block_on(store.add_approval(question())).expect("asked");
     let yes = r#"{"approved":true,"message":null,"changes":null,"at_ms":2,"by":"me"}"#;
     tamper(
         &schema,
@@ -65,6 +68,33 @@ fn answer_without_signature_does_not_count() {
     );
     assert_eq!(store.approval("one").expect("read"), None);
     assert_eq!(store.open_approvals(None).expect("read").forged, ["one".to_owned()]);
+}
+
+#[test]
+fn worker_answers_nothing() {
+    let schema = new_schema();
+    let person = || SecretKey::from_seed(&[2; 32]).public_key();
+    let worker = keys(1, &[2]).with_people([&person()]);
+    let worker = open(PostgresOptions { keys: worker, ..options(&schema) });
+    let user = keys(2, &[1]).with_people([&person()]);
+    let user = open(PostgresOptions { keys: user, ..options(&schema) });
+    create(&worker, new_thread(1, None));
+    rye_store::block_on(worker.add_approval(question())).expect("asked");
+    let yes = rye_store::ApprovalDecision {
+        approved: true,
+        message: None,
+        changes: Default::default(),
+        at_ms: 2,
+        by: "me".to_owned(),
+        always: None,
+    };
+    let fingerprint = SecretKey::from_seed(&[1; 32]).public_key().fingerprint().to_string();
+    let refused = worker.answer_approval("one", &yes);
+    assert_eq!(refused, Err(ThreadStoreError::AnswerRefused(fingerprint)));
+    // The question is still open, to those who may answer it.
+    user.answer_approval("one", &yes).expect("answered");
+    let read = worker.approval("one").expect("read").expect("a question");
+    assert!(read.answer.expect("an answer").approved);
 }
 
 #[test]
