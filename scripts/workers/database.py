@@ -1,8 +1,13 @@
-"""A PostgreSQL of a check's own: in a folder, on a socket there and on loopback, as a user without rights."""
+"""A PostgreSQL of a check's own: in a folder, on a socket there and on loopback, as a user without rights.
+
+`python3 scripts/workers/database.py COMMAND…` runs a command with the address of one in RYE_TEST_POSTGRES.
+"""
 import os
 import shutil
 import socket
 import subprocess
+import sys
+import tempfile
 import threading
 
 from harness import expect
@@ -123,3 +128,20 @@ class Database:
             first = file.readline().strip()
         children = subprocess.run(["pgrep", "-P", first], capture_output=True, text=True).stdout.split()
         return [int(pid) for pid in (first, *children)]
+
+
+def main():
+    folder = tempfile.mkdtemp(prefix="rye-postgres.")
+    os.chmod(folder, 0o755)
+    try:
+        database = Database(os.path.join(folder, "database"))
+        try:
+            return subprocess.run(sys.argv[1:], env={**os.environ, "RYE_TEST_POSTGRES": database.url}).returncode
+        finally:
+            database.end()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

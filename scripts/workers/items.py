@@ -40,8 +40,8 @@ BASH = "rye/core/runtimes/bash/bash"
 PROVIDER = """version: "1.0.0"
 tool_type: provider
 executor_id: null
-category: rye/agent/providers/fake
-name: fake
+category: rye/agent/providers/{name}
+name: {name}
 description: A server of this check
 protocol: openai
 url: {url}/v1/chat/completions
@@ -78,6 +78,6 @@ threads:
 """
 
 
-def directive(name, spend="1000", model="", more="", permissions=PERMISSIONS, limits=LIMITS):
-    model = f'<model provider="fake" id="{model}"/>' if model else ""
+def directive(name, spend="1000", model="", provider="fake", more="", permissions=PERMISSIONS, limits=LIMITS):
+    model = f'<model provider="{provider}" id="{model}"/>' if model else ""
     return DIRECTIVE.format(name=name, limits=limits.format(spend=spend), model=model, more=more, permissions=permissions)

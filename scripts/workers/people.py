@@ -73,6 +73,10 @@ class Person:
         write(f"{self.project}/.ai/tools/team/{name}.sh", text)
         self.rye("sign", "tool", f"team/{name}")
 
+    def provider(self, name, url):
+        write(f"{self.project}/.ai/tools/rye/agent/providers/{name}/{name}.yaml", items.PROVIDER.format(name=name, url=url))
+        self.rye("sign", "tool", f"rye/agent/providers/{name}/{name}")
+
     def submit(self, name, label, *more):
         output = self.rye("run", f"team/{name}", f"label={label}", "--on", "team", "--provider", "fake", "--json", *more)
         return re.search(r"thread-[0-9a-f]{12}", output).group()
@@ -132,8 +136,7 @@ class World:
             person.trust(self.user)
             person.environment[SECRET] = "not-a-real-key-0123456789"
         self.user.tool("mark")
-        write(f"{self.user.project}/.ai/tools/rye/agent/providers/fake/fake.yaml", items.PROVIDER.format(url=self.model.url))
-        self.user.rye("sign", "tool", "rye/agent/providers/fake/fake")
+        self.user.provider("fake", self.model.url)
         for name in ("steps", "leaf", "parent", "plain"):
             self.user.directive(name)
 

@@ -9,6 +9,8 @@ import time
 
 SPAWN, LEAD, MARK = "rye_agent_threads_thread_directive", "rye_agent_threads_orchestrator", "team_mark"
 APPROVAL = "rye_agent_threads_human_approval"
+# What each kind of parent starts.
+CHILDREN = {"parent": "team/leaf", "race": "team/racer", "many": "bench/four"}
 # What a call costs: tokens in and out.
 USAGE = (50, 10)
 
@@ -37,13 +39,12 @@ class Marks:
 def turns(kind, label, results):
     """What each thread does: turns of calls."""
     mark = lambda place: (MARK, {"text": f"{label}/{place}"})
-    if kind in ("parent", "race"):
+    if kind in CHILDREN:
         count = int(label.split("-")[1])
-        directive = "team/leaf" if kind == "parent" else "team/racer"
-        spawn = lambda child: (SPAWN, {"directive_name": directive, "inputs": {"label": child}, "async_exec": True})
+        spawn = lambda child: (SPAWN, {"directive_name": CHILDREN[kind], "inputs": {"label": child}, "async_exec": True})
         spawned = [json.loads(text).get("thread_id") for text in results[:count]] if len(results) >= count else []
         wait = (LEAD, {"operation": "wait_threads", "thread_ids": spawned, "timeout": 3000})
-        return [[spawn(f"{label}.{place}") for place in range(count)], [wait], [mark("end")]]
+        return [[spawn(f"{label}.{place}") for place in range(count)], [wait], *([[mark("end")]] if kind == "parent" else [])]
     if kind == "ask":
         return [[(APPROVAL, {"prompt": f"May {label} continue?", "reason": "a check"})], [mark(1)]]
     if kind in ("steps", "leaf"):

@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
 use lillux::file;
 use rye_engine::{Code, Error, Result};
 use rye_model::offline::OfflineProvider;
@@ -41,6 +42,9 @@ const MAX_ABORT_POLLS: u32 = 400;
 /// How often it is looked whether another process has let go of a thread, and how many times at most: it may be frozen.
 const RELEASE_POLL_INTERVAL: Duration = Duration::from_millis(20);
 const MAX_RELEASE_POLLS: u32 = 250;
+
+/// How many children are ended at once.
+const MAX_CANCELLED_AT_ONCE: usize = 64;
 
 /// What became of a request to end a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -349,10 +353,14 @@ impl ThreadControl {
                 return;
             }
             let children = self.store.children(id).await.unwrap_or_default();
-            for child in children.iter().filter(|child| !child.status.is_terminal()) {
-                // One that cannot be ended does not keep the others alive.
-                let _ = self.cancel(&child.id, reason).await;
-            }
+            let live = children.into_iter().filter(|child| !child.status.is_terminal());
+            // Together: what they write goes into few transactions.
+            futures_util::stream::iter(live)
+                .for_each_concurrent(MAX_CANCELLED_AT_ONCE, |child| async move {
+                    // One that cannot be ended does not keep the others alive.
+                    let _ = self.cancel(&child.id, reason).await;
+                })
+                .await;
         })
     }
 }

@@ -1,6 +1,7 @@
 //! Directives from a seed, run twice: the transcripts are the same but for times and ids.
 //!
-//! `RYE_GENERATED_DIRECTIVES` and `RYE_GENERATED_SEED` choose how many and which; `scripts/check-generated` runs a hundred.
+//! `RYE_GENERATED_DIRECTIVES` and `RYE_GENERATED_SEED` choose how many and which; `scripts/check-generated` runs a hundred, also
+//! once in files and once in a PostgreSQL.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -83,9 +84,27 @@ fn without_call_numbers(text: &str) -> String {
     })
 }
 
-/// Runs every generated root to its end; the transcripts of all threads, by directive.
-fn run_all(seed: u64, count: usize) -> BTreeMap<String, Vec<Value>> {
+/// A user whose threads are in files.
+fn user_of_files() -> User {
+    User::initialized()
+}
+
+/// A user whose threads are in a new schema of the PostgreSQL at this address.
+fn user_of_postgres(url: &str) -> User {
     let user = User::initialized();
+    let schema = format!("generated_{}", std::process::id());
+    user.write_user(
+        "config/config.yaml",
+        format!(
+            "version: \"1.0.0\"\ncategory: \"\"\nthreads:\n  store: team\n  stores:\n    team:\n      url: \"{url}\"\n      schema: {schema}\n"
+        ),
+    );
+    user.ok(["sign", "config", "config", "--space", "user"]);
+    user
+}
+
+/// Runs every generated root to its end; the transcripts of all threads, by directive.
+fn run_all(user: &User, seed: u64, count: usize) -> BTreeMap<String, Vec<Value>> {
     let project = Arc::new(GeneratedProject::new(seed, count));
     for directive in &project.directives {
         user.write(&format!("directives/gen/{}.md", directive.name), &directive.text);
@@ -95,19 +114,18 @@ fn run_all(seed: u64, count: usize) -> BTreeMap<String, Vec<Value>> {
     let model = FakeModel::start(move |request| script.reply(request));
     for root in project.directives.iter().filter(|directive| directive.is_root) {
         let id = format!("gen/{}", root.name);
-        let mut result =
-            run(command_with_model(&user, &model).args(["run", &id, "--model", GENERATED_MODEL]));
+        let mut result = run(command_with_model(user, &model).args(["run", &id, "--model", GENERATED_MODEL]));
         for _ in 0..MAX_ANSWERS {
             let open =
                 user.data(["thread", "approvals"])["approvals"].as_array().cloned().unwrap_or_default();
             let Some(question) = open.first() else { break };
             let word = if GeneratedProject::approves(&text(&question["what"])) { "approve" } else { "deny" };
             let request = text(&question["id"]);
-            result = run(command_with_model(&user, &model).args(["thread", word, &request]));
+            result = run(command_with_model(user, &model).args(["thread", word, &request]));
         }
         assert!([0, 1].contains(&result.exit), "{id} {result}");
     }
-    let rows = threads(&user);
+    let rows = threads(user);
     assert_eq!(rows.len(), project.directives.len(), "{rows:?}");
     // The digits of a thread's id are also part of other names, such as those of its questions.
     let digits = |row: &Value| text(&row["thread_id"]).trim_start_matches("thread-").to_owned();
@@ -116,7 +134,7 @@ fn run_all(seed: u64, count: usize) -> BTreeMap<String, Vec<Value>> {
     names.insert(user.context.path().display().to_string(), "<folder>".to_owned());
     let transcript = |row: &Value| {
         let id = text(&row["thread_id"]);
-        let lines = user.context.text(&format!("project/.ai/threads/{id}/transcript.jsonl"));
+        let lines = user.ok(["--json", "thread", "transcript", &id]).stdout;
         let events = lines.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
         let lasting = events.filter(|event| !VOLATILE_EVENTS.contains(&text(&event["event_type"]).as_str()));
         lasting.map(|event| normalize(&event, &names)).collect::<Vec<_>>()
@@ -124,12 +142,14 @@ fn run_all(seed: u64, count: usize) -> BTreeMap<String, Vec<Value>> {
     rows.iter().map(|row| (text(&row["directive"]), transcript(row))).collect()
 }
 
-#[test]
-fn same_seed_gives_same_transcripts() {
-    let seed = number_from("RYE_GENERATED_SEED", 1);
+/// The seed and the number of directives that the environment asks for.
+fn settings() -> (u64, usize) {
     let count = usize::try_from(number_from("RYE_GENERATED_DIRECTIVES", 0)).unwrap_or(0);
-    let count = if count == 0 { DEFAULT_DIRECTIVES } else { count };
-    let (first, again) = (run_all(seed, count), run_all(seed, count));
+    (number_from("RYE_GENERATED_SEED", 1), if count == 0 { DEFAULT_DIRECTIVES } else { count })
+}
+
+fn assert_same_transcripts(seed: u64, first: &User, second: &User, count: usize) {
+    let (first, again) = (run_all(first, seed, count), run_all(second, seed, count));
     assert!(first.len() >= count, "{}", first.len());
     assert_eq!(first.keys().collect::<Vec<_>>(), again.keys().collect::<Vec<_>>());
     for (directive, events) in &first {
@@ -140,4 +160,18 @@ fn same_seed_gives_same_transcripts() {
         assert_eq!(events.len(), other.len(), "seed {seed}, {directive}");
         assert!(events.len() > 2, "{directive}: {events:?}");
     }
+}
+
+#[test]
+fn same_seed_gives_same_transcripts() {
+    let (seed, count) = settings();
+    assert_same_transcripts(seed, &user_of_files(), &user_of_files(), count);
+}
+
+#[test]
+#[ignore = "needs a PostgreSQL: scripts/check-generated --store postgres"]
+fn both_stores_give_same_transcripts() {
+    let url = std::env::var("RYE_TEST_POSTGRES").expect("the address of a PostgreSQL");
+    let (seed, count) = settings();
+    assert_same_transcripts(seed, &user_of_files(), &user_of_postgres(&url), count);
 }
