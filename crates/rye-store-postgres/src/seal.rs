@@ -111,7 +111,7 @@ impl Sealer {
         people.is_none_or(|people| people.contains(&seal.signer)) && self.is_valid(digest, seal)
     }
 
-    /// The fingerprint of the key that signs here, if what it answers does not count.
+    /// The fingerprint of the key that signs here, if it may answer no question.
     pub(crate) fn refused_answerer(&self) -> Option<Fingerprint> {
         let people = self.keys.people.as_ref()?;
         (!people.contains(self.keys.fingerprint.as_str())).then_some(self.keys.fingerprint)

@@ -99,7 +99,7 @@ pub enum ThreadStoreError {
     #[error("there is no open question `{0}`")]
     NoApproval(String),
     /// The key that signs here is not that of a person.
-    #[error("an answer signed by {0} does not count: it is the key of a worker")]
+    #[error("the answer is refused: {0} is the key of a worker")]
     AnswerRefused(String),
     /// A folder of threads is a link.
     #[error("`{}` is a link, and nothing is written or removed through links there", .0.display())]
