@@ -13,7 +13,7 @@ const FLAGS = ['--headless', '--no-sandbox', '--disable-gpu', '--disable-quic', 
 export const SOURCES = path.join(path.dirname(fileURLToPath(import.meta.url)), '../../crates/rye-server/ui');
 
 /** What is checked: the world, its server and the browser, and what must not have happened. */
-export const ui = { world: null, server: null, origin: null, browser: null, record: { executed: [], violations: [], foreign: [], errors: [] } };
+export const ui = { world: null, server: null, origin: null, browser: null, isShort: false, record: { executed: [], violations: [], foreign: [], errors: [] } };
 
 export const launch = (...flags) => chromium.launch({ executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium', args: [...FLAGS, ...flags] });
 
@@ -24,7 +24,7 @@ export const assert = (is, message) => {
 export const say = (line) => process.stdout.write(`${line}\n`);
 
 /** Waits until a condition holds, at most so long. */
-export async function until(what, condition, ms = 15_000) {
+export async function until(what, condition, ms = 60_000) {
   const end = Date.now() + ms;
   for (;;) {
     const value = await condition();
@@ -34,10 +34,10 @@ export async function until(what, condition, ms = 15_000) {
   }
 }
 
-/** A browser context in which everything that must not happen is noted. */
-export async function openContext(options = {}) {
+/** A browser context for pages of a server in which everything that must not happen is noted. */
+export async function openContext(options = {}, origin = ui.origin) {
   const context = await ui.browser.newContext({ viewport: { width: 1280, height: 860 }, colorScheme: 'light', ...options });
-  await context.grantPermissions(['clipboard-read', 'clipboard-write', 'notifications'], { origin: ui.origin });
+  await context.grantPermissions(['clipboard-read', 'clipboard-write', 'notifications'], { origin });
   await context.addInitScript(() => {
     window.__violations = [];
     document.addEventListener('securitypolicyviolation', (event) => window.__violations.push(`${event.violatedDirective} ${event.blockedURI} ${event.sourceFile}:${event.lineNumber}`));
@@ -51,7 +51,7 @@ export async function openContext(options = {}) {
   }
   context.on('request', (made) => {
     const url = new URL(made.url());
-    if (!['blob:', 'data:'].includes(url.protocol) && url.origin !== ui.origin) ui.record.foreign.push(made.url());
+    if (!['blob:', 'data:'].includes(url.protocol) && url.origin !== origin) ui.record.foreign.push(made.url());
   });
   context.on('page', (page) => {
     page.on('pageerror', (error) => ui.record.errors.push(error.message));
@@ -73,6 +73,9 @@ export async function inspect(page) {
   if (found[1].length) ui.record.violations.push(...found[1]);
 }
 
+/** Resolves after two frames: what was measured is drawn then. */
+export const painted = (page) => page.evaluate(() => new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(() => resolve()))));
+
 /** Leads to another part of the page; resolves when it is there. */
 export async function goTo(page, hash) {
   const isOther = await page.evaluate((to) => {
@@ -82,8 +85,8 @@ export async function goTo(page, hash) {
     return location.hash !== before;
   }, hash);
   const there = isOther ? 'main > .page:not([data-left]):not([aria-busy]) h1' : 'main h1';
-  await page.waitForSelector(there, { timeout: 20_000 });
-  await page.waitForTimeout(120);
+  await page.waitForSelector(there, { timeout: 60_000 });
+  await painted(page);
 }
 
 export async function signIn(context, from = ui.server) {
@@ -111,84 +114,26 @@ export async function newCode(from) {
 export const call = (from, target, options = {}) => request(from.port, `/api/v1${target}`, { ...options, headers: { Authorization: `Bearer ${from.token}`, ...options.headers } });
 
 export async function axe(page) {
-  const session = await page.context().newCDPSession(page);
-  await session.send('Runtime.evaluate', { expression: AXE });
-  await session.detach();
+  if (!(await page.evaluate(() => Boolean(globalThis.axe)))) {
+    const session = await page.context().newCDPSession(page);
+    await session.send('Runtime.evaluate', { expression: AXE });
+    await session.detach();
+  }
   const found = await page.evaluate(() => globalThis.axe.run(document, { resultTypes: ['violations'] }).then((result) => result.violations.map((one) => `${one.impact} ${one.id} ${one.nodes[0].target.join(' ')}`)));
   return found.filter((line) => /^(serious|critical)/.test(line));
 }
 
-/** Opens the list by a reload, `runs` times: milliseconds from the start of the navigation, the quickest run first. */
-export async function painted(count, runs = 5) {
-  const threads = await ui.world.threads();
-  if (threads.length < count) await ui.world.fill(count - threads.length);
-  const found = [];
-  for (let run = 0; run < runs; run += 1) {
-    const context = await openContext();
-    const page = await signIn(context);
-    await page.waitForFunction((least) => Number(document.querySelector('.page-head [role="status"]')?.textContent.replace(/\D/g, '')) >= least && !document.querySelector('.page-head [role="status"]').textContent.includes('reading'), count, { timeout: 60_000 });
-    await page.reload({ waitUntil: 'commit' });
-    found.push(await page.evaluate((least) => new Promise((resolve) => {
-      const entries = (part, type = 'resource') => performance.getEntriesByType(type).filter((one) => one.name.includes(part));
-      const last = (part) => Math.max(...entries(part).map((one) => one.responseEnd));
-      let first = 0;
-      const look = () => {
-        const text = document.querySelector('.page-head [role="status"]')?.textContent ?? '';
-        const hasRows = Boolean(document.querySelector('.grid-rows [data-key]'));
-        if (hasRows) first ||= performance.now();
-        if (hasRows && Number(text.replace(/\D/g, '')) >= least && !text.includes('reading')) {
-          requestAnimationFrame(() => {
-            const [list] = entries('/api/v1/threads');
-            resolve({ page: performance.getEntriesByType('navigation')[0].responseEnd, scripts: last('.js'), asked: list.requestStart, arrived: list.responseEnd, rest: last('/api/v1/threads'), first, all: performance.now() });
-          });
-        } else requestAnimationFrame(look);
-      };
-      look();
-    }), count));
-    await context.close();
+/** The newest thread of a scenario. */
+export const find = (threads, name) => threads.find((one) => one.directive === `team/${name}`);
+
+/** Unfolds all that is folded, and what is in it then. */
+export const unfold = (page, within = 'main') => page.evaluate(async (selector) => {
+  for (;;) {
+    const closed = [...document.querySelectorAll(`${selector} details:not([open])`)].filter((one) => one.checkVisibility());
+    if (!closed.length) return;
+    await Promise.all(closed.map((one) => new Promise((resolve) => {
+      one.addEventListener('toggle', resolve, { once: true });
+      one.querySelector(':scope > summary').click();
+    })));
   }
-  return found.sort((one, other) => one.all - other.all);
-}
-
-export async function scrolling(page) {
-  await page.bringToFront();
-  await goTo(page, '#/threads');
-  return page.evaluate(async () => {
-    const main = document.querySelector('main');
-    const gaps = [];
-    let last = performance.now();
-    for (let index = 0; index < 60; index += 1) {
-      main.scrollTop = (main.scrollHeight / 60) * index;
-      await new Promise((resolve) => requestAnimationFrame(resolve));
-      gaps.push(performance.now() - last);
-      last = performance.now();
-    }
-    gaps.sort((one, other) => one - other);
-    return [gaps[Math.floor(gaps.length * 0.95)], document.querySelectorAll('.grid-rows > *').length];
-  });
-}
-
-/** How long after an event's time it is in the page, in milliseconds, sorted; of as many events at least. */
-export async function latency(page, least = 20) {
-  const delays = [];
-  while (delays.length < least) {
-    await ui.world.run(['-q', 'run', 'team/busy', 'topic=x', '--async']);
-    const busy = await until('the busy thread', async () => (await ui.world.threads()).find((one) => one.directive === 'team/busy' && one.status === 'running'));
-    await goTo(page, `#/threads/${busy.thread_id}`);
-    await page.evaluate(() => {
-      window.__delays = [];
-      new MutationObserver((changes) => {
-        for (const change of changes) for (const node of change.addedNodes) {
-          const at = Date.parse(node.querySelector?.('.stamp')?.getAttribute('datetime') ?? '');
-          if (node.matches?.('.event:not(.streaming)') && at) window.__delays.push(Date.now() - at);
-        }
-      }).observe(document.querySelector('.conversation'), { childList: true });
-    });
-    await page.waitForFunction(() => document.querySelector('.conversation .notice.good'), null, { timeout: 60_000 });
-    delays.push(...(await page.evaluate(() => window.__delays)));
-  }
-  return delays.sort((one, other) => one - other);
-}
-
-/** The value below which this share of sorted values lies. */
-export const share = (sorted, part) => sorted[Math.min(sorted.length - 1, Math.floor(sorted.length * part))];
+}, within);

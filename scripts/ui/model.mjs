@@ -76,8 +76,8 @@ function answer(script, body, response, number) {
   })();
 }
 
-/** Starts the server; resolves to `{url, stop}`. */
-export function startModel(file) {
+/** Starts the server; resolves to `{url, stop}`. `isPlain` is for pictures: what it refuses is refused in plain words. */
+export function startModel(file, isPlain) {
   const memory = {};
   let number = 0;
   const server = http.createServer((request, response) => {
@@ -94,7 +94,7 @@ export function startModel(file) {
       number += 1;
       if (script.status) {
         response.writeHead(script.status, { 'Content-Type': 'application/json' });
-        response.end(JSON.stringify({ error: { message: `refused: ${HOSTILE}`, type: script.status < 500 ? 'invalid_request_error' : 'server_error' } }));
+        response.end(JSON.stringify({ error: { message: isPlain ? 'the handbook is too long for this model' : `refused: ${HOSTILE}`, type: script.status < 500 ? 'invalid_request_error' : 'server_error' } }));
       } else answer(script, body, response, number).catch(() => response.destroy());
     });
   });

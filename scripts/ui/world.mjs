@@ -110,7 +110,7 @@ export class World {
     fs.mkdirSync(path.join(this.home, '.ai/config/agent'), { recursive: true });
     fs.mkdirSync(path.join(this.project, '.ai/directives/team'), { recursive: true });
     fs.mkdirSync(path.join(this.project, '.ai/tools/team'), { recursive: true });
-    this.model = await startModel(HOSTILE_FILE);
+    this.model = await startModel(HOSTILE_FILE, this.owner === 'ada');
     this.env = { PATH: process.env.PATH, HOME: this.home, LANG: 'C.UTF-8', USER: this.owner, OPENAI_API_KEY: SECRET, OPENAI_BASE_URL: this.model.url };
     await this.run(['init', '-q']);
     fs.writeFileSync(path.join(this.project, 'notes.md'), '# Notes\n\nThe release is ready.\n');
@@ -178,10 +178,10 @@ export class World {
     return JSON.parse((await this.run(['--json', 'thread', 'list', '--all'])).out).data.threads;
   }
 
-  /** Starts `rye ui`; resolves when it has printed its address. */
-  serve(words = []) {
+  /** Starts `rye ui`, of another person if one is named; resolves when it has printed its address. */
+  serve(words = [], { cwd = this.project, env = this.env } = {}) {
     return new Promise((resolve, reject) => {
-      const child = spawn(this.rye, ['ui', '--no-open', ...(words.includes('--port') ? words : ['--port', '0', ...words])], { cwd: this.project, env: this.env });
+      const child = spawn(this.rye, ['ui', '--no-open', ...(words.includes('--port') ? words : ['--port', '0', ...words])], { cwd, env });
       this.children.add(child);
       let text = '';
       const read = (piece) => {
