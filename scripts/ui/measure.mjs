@@ -141,7 +141,7 @@ async function openStreams() {
   const reader = spawn(process.execPath, [fileURLToPath(import.meta.url), 'streams', String(ui.server.port), ui.server.token], { stdio: ['ignore', 'pipe', 'inherit'] });
   let open = 0;
   reader.stdout.on('data', (piece) => (open += String(piece).split('open').length - 1));
-  await until('the streams', () => open === STREAMS, 30_000);
+  await until('the streams', () => open === STREAMS, 120_000);
   return async () => {
     reader.kill();
     await new Promise((resolve) => reader.once('exit', resolve));

@@ -225,6 +225,7 @@ fn router(state: UiState) -> Router {
         .route("/approvals", get(actions::approvals))
         .route("/approvals/{approval}", post(actions::answer))
         .route("/cost", get(threads::cost))
+        .route("/workers", get(threads::workers))
         .route("/items", get(items::items))
         .route("/items/{type}/{*item}", get(items::item))
         .route("/run", post(items::run))

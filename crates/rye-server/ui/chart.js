@@ -60,7 +60,7 @@ export function barChart({ label, rows, format, shorten = (name) => name }) {
   });
 }
 
-const KINDS = { model: 'model', tool: 'tool', child: 'child', wait: 'wait' };
+const KINDS = [['model', 'asks the model'], ['tool', 'runs a tool'], ['child', 'waits for a child'], ['wait', 'waits']];
 
 /** When the threads of a tree ran: one line for each, with model time, tool time and waits. */
 export function timelineChart(threads, pathOf) {
@@ -68,12 +68,12 @@ export function timelineChart(threads, pathOf) {
   const now = Date.now();
   const end = (value) => (value ? instant(value) : now);
   const from = Math.min(...threads.map((one) => instant(one.started_at)));
-  const to = Math.max(from + 1, ...threads.flatMap((one) => [end(one.ended_at), ...one.spans.map((span) => end(span.to))]).filter((value) => threads.some((one) => !one.ended_at) || value <= Math.max(...threads.map((one) => end(one.ended_at)))));
+  const to = Math.max(from + 1, ...threads.map((one) => end(one.ended_at)));
   const share = (value) => `${(Math.max(0, Math.min(1, (value - from) / (to - from))) * 100).toFixed(3)}%`;
   const ticks = [0, 0.25, 0.5, 0.75, 1];
   const sum = (one, kind) => one.spans.filter((span) => span.kind === kind).reduce((total, span) => total + (end(span.to) - instant(span.from)), 0);
   return h('div.timeline', null,
-    h('ul.legend', { 'aria-label': 'Colours' }, [['model', 'asks the model'], ['tool', 'runs a tool'], ['child', 'waits for a child'], ['wait', 'waits']].map(([kind, words]) => h('li', null, h(`span.swatch.${kind}`, { 'aria-hidden': 'true' }), words))),
+    h('ul.legend', { 'aria-label': 'Colours' }, KINDS.map(([kind, words]) => h('li', null, h(`span.swatch.${kind}`, { 'aria-hidden': 'true' }), words))),
     h('p.muted', `${clock(from)} – ${clock(to)} · ${duration(to - from)}`),
     h('div.timeline-row.axis-row', { 'aria-hidden': 'true' }, h('span'), h('div.lane', null, ticks.map((tick) => h('span.tick', { vars: { left: `${tick * 100}%` } }, duration((to - from) * tick))))),
     h('ul.plain', null, threads.map((one) => h('li.timeline-row', null,
@@ -81,7 +81,7 @@ export function timelineChart(threads, pathOf) {
       h('div.lane', { role: 'img', 'aria-label': `${one.directive}: model ${duration(sum(one, 'model'))}, tools ${duration(sum(one, 'tool'))}, waits ${duration(sum(one, 'wait') + sum(one, 'child'))}` },
         h('span.life', { vars: { left: share(instant(one.started_at)), right: `calc(100% - ${share(end(one.ended_at))})` } }),
         // What a tool call waits for is drawn over the call.
-        [...one.spans].sort((before, after) => (before.kind === 'wait' || before.kind === 'child') - (after.kind === 'wait' || after.kind === 'child')).map((span) => h(`span.span.${KINDS[span.kind] ?? 'wait'}`, {
+        [...one.spans].sort((before, after) => (before.kind === 'wait' || before.kind === 'child') - (after.kind === 'wait' || after.kind === 'child')).map((span) => h(`span.span.${span.kind}`, {
           title: `${span.kind}: ${span.name} · ${duration(end(span.to) - instant(span.from))}`,
           vars: { left: share(instant(span.from)), right: `calc(100% - ${share(end(span.to))})` },
         })))))));

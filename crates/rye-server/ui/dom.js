@@ -4,6 +4,8 @@
 // Control characters, marks that turn text around, blanks without width, fillers, tags, lone surrogates.
 const HIDDEN =
   /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb\u{e0000}-\u{e0fff}\ud800-\udfff]/gu;
+// The same, and secrets that were taken out.
+const MARKED = new RegExp(`${HIDDEN.source}|\\[redacted:[\\w.-]+\\]`, 'gu');
 const SVG = 'http://www.w3.org/2000/svg';
 
 const written = (char) => `\\u{${char.codePointAt(0).toString(16)}}`;
@@ -11,17 +13,18 @@ const written = (char) => `\\u{${char.codePointAt(0).toString(16)}}`;
 /** The text with hidden characters written out, as one string: for attributes, titles, file names. */
 export const plain = (value) => String(value ?? '').replace(HIDDEN, written);
 
-/** A text node, or a fragment in which hidden characters are marked. */
+/** A text node, or a fragment in which hidden characters and redactions are marked. */
 export function text(value) {
   const string = String(value);
-  if (string.search(HIDDEN) < 0) return document.createTextNode(string);
+  if (string.search(MARKED) < 0) return document.createTextNode(string);
   const fragment = document.createDocumentFragment();
   let from = 0;
-  for (const match of string.matchAll(HIDDEN)) {
+  for (const match of string.matchAll(MARKED)) {
     if (match.index > from) fragment.append(string.slice(from, match.index));
     const mark = document.createElement('span');
-    mark.className = 'hidden-char';
-    mark.textContent = written(match[0]);
+    const isHidden = match[0][0] !== '[';
+    mark.className = isHidden ? 'hidden-char' : 'redacted';
+    mark.textContent = isHidden ? written(match[0]) : match[0];
     fragment.append(mark);
     from = match.index + match[0].length;
   }

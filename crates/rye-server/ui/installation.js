@@ -28,7 +28,7 @@ const lines = (title, values, kind) => (values.length ? [h('h3', title), h(`ul.p
 /** What one bundle's upgrade would change. */
 function planView(plan) {
   const { signer, counts } = plan;
-  return [h('p', null, `${plan.previous_version ?? '–'} → `, h('strong', plan.version), ` · ${Object.entries(counts).filter(([, number]) => number).map(([word, number]) => `${count(number)} ${word}`).join(', ') || 'no files'}`),
+  return [h('p', `Files: ${Object.entries(counts).filter(([, number]) => number).map(([word, number]) => `${count(number)} ${word}`).join(', ') || 'none'}`),
     h('p', null, verdictMark(signer.needs_trust ? 'unsigned' : 'trusted', signer.needs_trust ? 'a key you have not agreed to' : 'signed by a key you trust'), ` ${signer.owner} `, h('code', signer.fingerprint)),
     plan.warnings.map((words) => notice('warning', words)),
     plan.capabilities_added.length ? notice('warning', h('strong', 'It asks for more: '), plan.capabilities_added.join(', ')) : h('p.muted', 'It asks for nothing new.'),
@@ -38,7 +38,7 @@ function planView(plan) {
 
 function upgradeView(one) {
   const id = one.bundle_id;
-  const plan = h('div.stack');
+  const plan = h('div.plan');
   const show = h('button', { type: 'button', 'data-action': 'plan', onclick: () => act(show, async () => {
     const data = await call(`/upgrades?ask=true&bundle=${encodeURIComponent(id)}`);
     fill(plan, data.plans.length ? [data.plans.map(planView), h('p.muted', null, 'Nothing was changed. To upgrade: ', h('code', `rye bundle upgrade ${id}`))] : h('p.muted', 'An upgrade would change nothing.'));

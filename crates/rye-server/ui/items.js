@@ -83,7 +83,7 @@ function whyPicture(why) {
   return h('div.why', null,
     h('section.why-part', { 'aria-label': 'Where it was looked for' }, h('h3', 'Spaces, highest first'), h('ol.why-tiers', tiers)),
     h('section.why-part', { 'aria-label': 'Signature' }, h('h3', 'Signature'), h('div.why-element', null, h('div.item-head', null, verdictMark(why.item.verdict), why.coverage && h('span.tag', `coverage: ${why.coverage}`)), h('div.why-line', null, signerText(why.signer)), why.signer && h('span.meta', `signed ${why.signer.signed_at}`), why.item.reason && notice('error', why.item.reason)),
-      h('h3', 'Lock'), h('div.why-element', null, lock ? [h('div.item-head', null, h(`span.verdict.${SIGNED_LOCK.test(lock.state) ? 'good' : 'warn'}`, null, h('span.sign', { 'aria-hidden': 'true' }, SIGNED_LOCK.test(lock.state) ? '✓' : '!'), lock.state)), lock.reason && h('p', lock.reason), (lock.paths ?? []).map((path) => h('span.why-path', path))] : h('span.meta', 'no lockfile: the first run makes one'))),
+      h('h3', 'Lock'), h('div.why-element', null, lock ? [h('div.item-head', null, verdictMark(SIGNED_LOCK.test(lock.state) ? 'valid' : 'unsigned', lock.state)), lock.reason && h('p', lock.reason), (lock.paths ?? []).map((path) => h('span.why-path', path))] : h('span.meta', 'no lockfile: the first run makes one'))),
     h('section.why-part', { 'aria-label': 'Chain' }, h('h3', 'Chain that runs it'), chain.length ? chain : h('p.muted', 'It does not run.'), why.chain_problem && notice('error', why.chain_problem)));
 }
 

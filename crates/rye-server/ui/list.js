@@ -40,8 +40,9 @@ export function virtualList({ label, columns, render, open, key, version, expand
     // Before anything was scrolled the place of the list does not matter, and is not asked for: that would cost a layout.
     const above = isScrolled ? Math.max(0, scroller.getBoundingClientRect().top - spacer.getBoundingClientRect().top) : 0;
     const visible = isScrolled ? scroller.clientHeight : innerHeight;
-    // At first only what is in sight; the rows around it come with the next frame.
-    const around = shown.size ? OVERSCAN : 0;
+    // At first, and after a jump, only what is in sight; the rows around it come with the next frame.
+    const middle = items[Math.min(items.length - 1, Math.floor((above + visible / 2) / height))];
+    const around = middle && shown.has(key(middle)) ? OVERSCAN : 0;
     const first = Math.max(0, Math.floor(above / height) - around);
     const last = Math.min(items.length, Math.ceil((above + visible) / height) + around);
     const next = new Map();

@@ -163,7 +163,7 @@ const spaced = (word) => String(word).replaceAll('_', ' ');
 export function receiptView(receipt) {
   const [verdict, words] = RECEIPTS[receipt.level] ?? ['bad', receipt.level];
   return folded(verdictMark(verdict, receipt.unenforced ? `${words}: ${receipt.unenforced.map(spaced).join(', ')}` : words), () => fields(
-    [...Object.entries(receipt.rules ?? {}).map(([rule, by]) => [spaced(rule), by.map(spaced).join(', ')]),
+    [...Object.entries(receipt.rules ?? {}).map(([rule, by]) => [spaced(rule), [...new Set(by)].map(spaced).join(', ')]),
       ...['replaced', 'moved_aside', 'left_in_place'].filter((name) => receipt[name]).map((name) => [spaced(name), receipt[name].join('\n')])]));
 }
 

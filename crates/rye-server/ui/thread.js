@@ -53,10 +53,16 @@ export async function showThread(context) {
   const body = h('div.thread-body');
   element.classList.add('wide');
 
+  async function showVerify() {
+    fill(verifySlot, h('a.verify-link', { href: threadPath(id, 'record') }, verifyBadge(await call(`${path}/verify`))));
+  }
+
   async function reread() {
+    const before = thread;
     thread = await call(path);
     showHead();
     showAside();
+    if (before.turns !== thread.turns || before.status !== thread.status) await showVerify();
   }
 
   async function resume(button) {
@@ -131,8 +137,9 @@ export async function showThread(context) {
       h('div.page-head', null, h('h1', thread.directive), stateMark(state, thread.waiting ?? thread.reason), verifySlot, h('span.spread'), actions()),
       h('p.thread-facts', null, thread.title && thread.title !== thread.directive ? [h('span', thread.title), ' · '] : null, `${thread.model} · ${thread.provider} · started `, age(thread.started_at, ' ago'),
         ` · ${plural(thread.turns, 'turn')} · ${count(thread.tokens)} tokens · ${money(thread.spend)}`,
-        thread.subtree_spend > thread.spend ? ` (tree ${money(thread.subtree_spend)})` : '', ` · ran ${duration(thread.elapsed_ms)}`),
+        thread.subtree_spend > thread.spend ? ` (tree ${money(thread.subtree_spend)})` : '', ` · ran ${duration(thread.elapsed_ms)}`, live?.worker ? ` · on ${live.worker}` : ''),
       thread.approvals.length ? notice('asked', h('strong', plural(thread.approvals.length, 'open question')), ' ', h('a', { href: `#/approvals?thread=${encodeURIComponent(id)}` }, 'Answer')) : null,
+      thread.waits_for_worker ? notice('warning', thread.waits_for_worker) : null,
       thread.error && state !== 'approval' ? notice(thread.status === 'suspended' ? 'warning' : 'error', thread.error) : null,
       tabs('Parts of the thread', [['conversation', 'Conversation', threadPath(id)], ['timeline', 'Timeline', threadPath(id, 'timeline')], ['cost', 'Cost', threadPath(id, 'cost')], ['record', 'Record', threadPath(id, 'record')]], tab));
   }
@@ -262,7 +269,7 @@ export async function showThread(context) {
   };
   stops.push(onThreads((ids) => (ids.has(id) || thread.children.some((child) => ids.has(child))) && later()),
     on('approvals', later), () => clearTimeout(timer));
-  call(`${path}/verify`).then((verify) => fill(verifySlot, h('a.verify-link', { href: threadPath(id, 'record') }, verifyBadge(verify)))).catch(() => {});
+  showVerify().catch(() => {});
   await { conversation: showConversation, timeline: showTimeline, cost: showCost, record: showRecord }[tab]();
   return { dispose: () => stops.forEach((stop) => stop()) };
 }

@@ -3,6 +3,7 @@
 import { add, fill, h, icon } from './dom.js';
 import { ago, count, duration, instant, money, plural, shortId } from './format.js';
 import { onThreads, summary, threads } from './data.js';
+import { call } from './session.js';
 import { bar, empty, stateMark, stateOf, threadPath } from './parts.js';
 import { virtualList } from './list.js';
 
@@ -29,8 +30,9 @@ function nowText(row) {
     const child = [...threads.values()].find((one) => one.parent_thread_id === row.thread_id && /^(running|created|waiting|suspended)$/.test(one.status));
     return `waits for ${child && !/budget/.test(row.reason) ? `${child.directive} ${shortId(child.thread_id)}` : row.reason ?? 'others'}`;
   }
-  if (row.current_tool) return row.current_tool;
-  if (row.status === 'running') return 'asks the model';
+  const on = row.worker ? ` · on ${row.worker}` : '';
+  if (row.current_tool) return row.current_tool + on;
+  if (row.status === 'running') return `asks the model${on}`;
   return row.reason ?? '';
 }
 
@@ -75,6 +77,14 @@ function treeOrder(rows, closed, isOpenAll) {
   return order;
 }
 
+/** Where a cluster's threads run; nothing where one machine keeps them. */
+async function showWorkers(into) {
+  const { is_shared: isShared, workers } = await call('/workers');
+  into.hidden = !isShared;
+  fill(into, workers.length ? 'Workers: ' : 'No worker is at work', workers.map((one, index) => [index ? ' · ' : '', h('strong', one.name),
+    one.is_listed ? ` on ${one.host}, ${count(one.running)}/${count(one.max_threads)}${one.is_draining ? ', takes no more' : ''}` : ' (its key is not listed)']));
+}
+
 async function showList(context) {
   const { element, main, query } = context;
   const filter = {
@@ -91,6 +101,7 @@ async function showList(context) {
   const directives = h('select', { 'aria-label': 'Directive' });
   const views = h('div.segments', { role: 'group', 'aria-label': 'Arrangement' });
   const none = h('div');
+  const workers = h('p.muted.workers', { hidden: true });
 
   const columns = ['State', 'Directive', 'Turn', 'Cost · tree / cap', 'Now', 'Age'];
   const list = virtualList({
@@ -247,13 +258,18 @@ async function showList(context) {
   };
   addEventListener('keydown', slash);
 
-  fill(element, h('div.page-head', null, h('h1', 'Threads'), total, h('span.spread'), views), attention,
+  fill(element, h('div.page-head', null, h('h1', 'Threads'), total, h('span.spread'), views), workers, attention,
     h('div.filters', null, h('div.search', null, icon('search'), search), directives, chips), list.element, none);
   element.classList.add('wide');
   list.attach(main);
   refresh();
   const stop = onThreads(refresh);
-  const clockTick = setInterval(() => element.querySelectorAll('.age-cell time').forEach((node) => (node.textContent = ago(node.getAttribute('datetime')))), 15_000);
+  const lookAtWorkers = () => showWorkers(workers).catch(() => {});
+  lookAtWorkers();
+  const clockTick = setInterval(() => {
+    if (!workers.hidden) lookAtWorkers();
+    element.querySelectorAll('.age-cell time').forEach((node) => (node.textContent = ago(node.getAttribute('datetime'))));
+  }, 15_000);
   context.setTitle('Threads');
   return {
     dispose() {

@@ -36,7 +36,6 @@ export function conversation() {
   const calls = new Map();
   let line = 0;
   let streaming = null;
-  let reasoning = null;
   let turn = 0;
 
   const put = (node) => {
@@ -75,7 +74,7 @@ export function conversation() {
     call.state.className = `call-state ${failed ? 'failed' : 'done'}`;
     fill(call.state, failed ? '✗' : '✓', h('span.visually-hidden', failed ? 'failed' : 'done'));
     if (took !== undefined) call.node.querySelector('summary').append(h('span.took', duration(took)));
-    const { value, diff } = failed ? { value: error, diff: null } : parseOutput(output ?? '');
+    const { value, diff } = parseOutput(error ?? output ?? '');
     fill(call.result, diff ? diffView(diff) : null,
       diff ? folded('Whole result', () => longText(jsonText(value))) : longText(jsonText(value), failed ? 'pre.text.bad' : 'pre.text'));
     if (sandbox) {
@@ -83,7 +82,7 @@ export function conversation() {
       if (sandbox.level !== 'full') call.node.after(receiptView(sandbox));
     }
     if (diff) call.node.after(diffView(diff));
-    else if (failed) call.node.after(longText(jsonText(value), 'p.call-error'));
+    else if (failed) call.node.after(longText(jsonText(value?.error ?? value), 'p.call-error'));
   }
 
   const note = (event, level, ...content) => row(event, 'note', notice(level, ...content));
@@ -97,11 +96,7 @@ export function conversation() {
     context_injected: (event, p) => row(event, 'context', folded(`Context ${p.position} the prompt`, () => p.blocks.map((block) => longText(block)))),
     cognition_in: (event, p) => row(event, 'user', h('div.speaker', p.role === 'user' ? 'Prompt' : p.role), longText(p.text),
       p.files?.length ? h('p.muted', null, 'Files: ', p.files.map((file) => `${file.name ?? file.path ?? ''} ${file.media_type ?? ''}`).join(', ')) : null),
-    cognition_reasoning: (event, p) => {
-      reasoning?.remove();
-      reasoning = null;
-      row(event, 'context', folded('Reasoning', () => longText(p.text)));
-    },
+    cognition_reasoning: (event, p) => row(event, 'context', folded('Reasoning', () => longText(p.text))),
     cognition_out_delta: (event, p) => {
       if (!streaming) {
         const body = h('pre.text', '');

@@ -13,6 +13,8 @@ use crate::models::{OFFLINE_PROVIDER, Providers};
 use crate::spec::ThreadTemplate;
 use crate::store::{Owner, StoreHandle, ThreadRow, current_owner, is_owner_gone};
 
+/// What stands before a worker's name where a machine's name would be in an owner.
+pub const WORKER_HOST: &str = "worker:";
 /// The longest label.
 const MAX_LABEL_CHARS: usize = 100;
 /// Workers that are named.

@@ -13,7 +13,7 @@ mod submit;
 mod tree;
 mod worker;
 
-pub use labels::{WorkerOffer, WorkerProcess, placement_reason};
+pub use labels::{WORKER_HOST, WorkerOffer, WorkerProcess, placement_reason};
 pub use submission::{SubmissionBody, SubmissionError};
 pub use submit::{SubmitOptions, SubmitReport};
 pub use worker::{Worker, WorkerSetup, WorkerStatus};

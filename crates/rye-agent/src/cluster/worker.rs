@@ -15,7 +15,7 @@ use rye_item::text::one_line;
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
-use super::labels::{WorkerOffer, WorkerProcess, offered_labels, parse_label, secret_label};
+use super::labels::{WORKER_HOST, WorkerOffer, WorkerProcess, offered_labels, parse_label, secret_label};
 use super::submission::SubmissionBody;
 use super::tree::{WorkerTree, is_made_by_worker, read_submission};
 use crate::driver::MillisClock;
@@ -160,7 +160,7 @@ impl Worker {
         let listed = setup.config.workers.iter().map(|key| key.fingerprint().to_string());
         let workers = listed.chain([own]).collect();
         // Leases of workers are judged by the name, as those of machines are.
-        let owner = Owner { host: format!("worker:{}", setup.name), ..current_owner() };
+        let owner = Owner { host: format!("{WORKER_HOST}{}", setup.name), ..current_owner() };
         let parent = setup.config.cache_dir(roots);
         let trees_dir = LockedTempDir::new(&parent, "trees-")?;
         let place = WorkerPlace { store: Arc::new(store), signing_key: Arc::new(signing_key), owner };

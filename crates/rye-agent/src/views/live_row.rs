@@ -9,7 +9,7 @@ use crate::store::{LedgerRow, ThreadRow};
 use crate::thread_id::ThreadId;
 
 /// What the values of a row are, in order. Columns are only added at the end.
-pub const ROW_COLUMNS: [&str; 23] = [
+pub const ROW_COLUMNS: [&str; 24] = [
     "thread_id",
     "directive",
     "title",
@@ -33,6 +33,7 @@ pub const ROW_COLUMNS: [&str; 23] = [
     "elapsed_ms",
     "error",
     "is_detached",
+    "worker",
 ];
 
 /// Characters of an error in a row.
@@ -53,6 +54,8 @@ pub struct LiveRow {
     pub root: ThreadId,
     /// The call that has not come back, if one is known.
     pub current_tool: Option<String>,
+    /// The worker that it is at work on, if it is one's.
+    pub worker: Option<String>,
     /// Why it needs attention.
     pub attention: Vec<&'static str>,
     /// The values of [`ROW_COLUMNS`] as JSON.
@@ -112,7 +115,9 @@ impl LiveRow {
             attention.push("failed");
         }
         let current_tool = (wants_tool && status == "running").then(|| index.current_tool(&row)).flatten();
-        let mut live = Self { row, status, ledger, root, current_tool, attention, json: String::new() };
+        let worker = index.worker(&row).map(|name| short(name, MAX_TEXT_CHARS).to_owned());
+        let mut live =
+            Self { row, status, ledger, root, current_tool, worker, attention, json: String::new() };
         live.json = live.to_value(index).to_string();
         live
     }
@@ -146,6 +151,7 @@ impl LiveRow {
             row.cost.elapsed_ms,
             error.map(|error| short(error, MAX_ERROR_CHARS)),
             row.is_detached,
+            self.worker,
         ])
     }
 }

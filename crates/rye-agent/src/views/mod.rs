@@ -18,6 +18,7 @@ mod thread_index;
 mod thread_value;
 mod timeline;
 mod tree;
+mod workers;
 
 pub use check::{ThreadCheck, check_thread};
 pub use cost::{CostGrouping, CostReport, CostSum};
@@ -35,3 +36,4 @@ pub use thread_index::{FORGED, INTERRUPTED, ThreadIndex, ThreadsPlace, WAITING};
 pub use thread_value::thread_value;
 pub use timeline::timeline_value;
 pub use tree::{TreeRow, tree_rows};
+pub use workers::workers_value;

@@ -135,6 +135,12 @@ impl ThreadIndex {
         fetched.unwrap_or_else(|_| crate::transcript::path(&self.dir, id))
     }
 
+    /// Whether machines share the store.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        self.shared_clock.is_some()
+    }
+
     /// The key that signed a transcript, if it counts in this store.
     #[must_use]
     pub fn transcript_key(&self, fingerprint: &Fingerprint) -> Option<PublicKey> {

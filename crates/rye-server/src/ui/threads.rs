@@ -10,7 +10,7 @@ use rye_agent::transcript::{self, PageHeader, TranscriptPosition};
 use rye_agent::views::{
     CostGrouping, CostReport, LiveFilter, ROW_COLUMNS, SpendingReport, ThreadIndex, ThreadsPlace, TreeRow,
     check_thread, detail_value, parse_since, question_value, start_value, timeline_value, tree_rows,
-    turn_values, usage_value,
+    turn_values, usage_value, workers_value,
 };
 use rye_engine::{Code, Error, Result};
 use serde_json::{Value, json};
@@ -177,7 +177,8 @@ pub(super) async fn thread(State(state): State<UiState>, Path(id): Path<String>)
         drop(guard);
         let is_idle = index.is_idle(row);
         let actions = [
-            ("resume", is_idle),
+            // A submitted thread is resumed by workers alone.
+            ("resume", is_idle && !row.is_submitted),
             ("cancel", !row.status.is_terminal()),
             ("fork", row.cost.turns > 0 || is_idle || row.status.is_terminal()),
         ];
@@ -312,6 +313,19 @@ pub(super) async fn transcript_file(State(state): State<UiState>, Path(id): Path
         Ok(download(row, "jsonl", "application/x-ndjson", bytes))
     };
     with_thread(state, id, work).await
+}
+
+/// `GET /api/v1/workers`
+pub(super) async fn workers(State(state): State<UiState>) -> Response {
+    let inner = state.clone();
+    let done = state.run_quick(move || {
+        let data = match ThreadIndex::open(&*inner)? {
+            Some(index) => workers_value(&index)?,
+            None => json!({"is_shared": false, "workers": []}),
+        };
+        Ok(success(None, None, data))
+    });
+    respond(done.await)
 }
 
 /// `GET /api/v1/cost`
