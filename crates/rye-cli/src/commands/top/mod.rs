@@ -1,6 +1,7 @@
 //! `top`: threads, questions and costs in the terminal, kept up to date.
 
 mod question;
+mod rows;
 mod view;
 
 use std::time::Duration;
@@ -77,7 +78,13 @@ fn watch(
             continue;
         }
         let Event::Key(key) = event::read()? else { continue };
-        let action = view.handle_key(key);
+        let mut action = view.handle_key(key);
+        // What is typed is taken as fast as it comes; any other key is answered on the screen before the next one counts.
+        while view.is_typing() && event::poll(Duration::ZERO)? {
+            if let Event::Key(key) = event::read()? {
+                action = view.handle_key(key);
+            }
+        }
         match action {
             TopAction::None => {}
             TopAction::Quit => return Ok(workers.map_or(0, |workers| workers.threads.running_count())),

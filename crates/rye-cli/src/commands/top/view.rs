@@ -3,22 +3,20 @@
 use ratatui::Frame;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use ratatui::layout::{Constraint, Layout, Rect};
-use ratatui::style::{Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Row, Table, TableState};
 use rye_agent::machine::ApprovalScope;
 use rye_agent::money::Nanos;
 use rye_agent::store::Approval;
 use rye_agent::threads::ApprovalText;
-use rye_agent::views::{LiveFilter, LiveRow, LiveThreads};
+use rye_agent::views::{LiveFilter, LiveThreads};
 use rye_item::text::one_line;
 
 use super::question::QuestionPane;
+use super::rows::{MAX_ROWS, TopThread, header, in_trees, is_wide, selectable, threads_table};
 use crate::live::format::{format_count, format_money, truncate};
-use crate::live::view::{status_label, status_mark};
+use crate::live::view::status_label;
 
-/// Rows that are worked out; more are not worth scrolling.
-const MAX_ROWS: usize = 2000;
 /// Characters of a reason.
 const MAX_REASON_CHARS: usize = 2000;
 const READ_ONLY: &str = "nothing can be changed: started with --read-only";
@@ -62,14 +60,6 @@ pub struct TopAnswer {
     pub reason: Option<String>,
 }
 
-/// One line of the list of threads.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TopThread {
-    /// Its name.
-    pub id: String,
-    cells: [String; 7],
-}
-
 /// The state of the screen.
 #[derive(Debug, Default)]
 pub struct TopView {
@@ -87,52 +77,6 @@ pub struct TopView {
     /// What became of the last action, or what went wrong.
     pub message: String,
     is_read_only: bool,
-}
-
-fn cells(row: &LiveRow) -> [String; 7] {
-    let thread = &row.row;
-    let depth = usize::try_from(thread.depth).unwrap_or(0).min(12);
-    let turns = match thread.limits.turns {
-        Some(max) => format!("{}/{max}", thread.cost.turns),
-        None => format_count(thread.cost.turns),
-    };
-    let spend = match row.ledger.caps.spend {
-        Some(max) => format!("{} of {}", format_money(row.ledger.subtree_spend), format_money(max)),
-        None => format_money(row.ledger.subtree_spend),
-    };
-    let state = format!("{} {}", status_mark(row.status).0, status_label(row.status));
-    [
-        format!("{}{}", "  ".repeat(depth), truncate(&thread.directive, 40)),
-        state,
-        turns,
-        spend,
-        row.current_tool.clone().map(|tool| one_line(&tool)).unwrap_or_default(),
-        row.attention.join(", "),
-        thread.id.to_string(),
-    ]
-}
-
-/// Threads with those they started below them; trees with something that needs attention first.
-fn in_trees(live: &LiveThreads) -> Vec<TopThread> {
-    let all = LiveFilter::default();
-    let mut rows: Vec<&LiveRow> = live.rows(&all).take(MAX_ROWS).collect();
-    // Within a tree in the order they were made, which puts each thread behind the one that started it.
-    rows.reverse();
-    let mut trees: Vec<(bool, Vec<&LiveRow>)> = Vec::new();
-    let mut known = std::collections::HashMap::new();
-    for row in rows {
-        let at = *known.entry(&row.root).or_insert_with(|| {
-            trees.push((false, Vec::new()));
-            trees.len() - 1
-        });
-        let needs_attention = row.attention.iter().any(|word| *word != "failed");
-        trees[at].0 |= needs_attention || row.status == "running";
-        trees[at].1.push(row);
-    }
-    trees.reverse();
-    trees.sort_by_key(|(is_first, _)| !is_first);
-    let threads = trees.into_iter().flat_map(|(_, rows)| rows);
-    threads.map(|row| TopThread { id: row.row.id.to_string(), cells: cells(row) }).collect()
 }
 
 impl TopView {
@@ -224,6 +168,12 @@ impl TopView {
     #[must_use]
     pub fn question(&self, id: &str) -> Option<&Approval> {
         self.questions.iter().find(|question| question.id == id)
+    }
+
+    /// Whether keys are letters of a reason.
+    #[must_use]
+    pub fn is_typing(&self) -> bool {
+        self.denial.is_some()
     }
 
     /// What a key asks for.
@@ -371,24 +321,17 @@ impl TopView {
                 format!("{DENIAL_PROMPT}{}_", one_line(&end))
             }
             (None, None) if !self.message.is_empty() => self.message.clone(),
-            (None, None) => keys.to_owned(),
+            (None, None) => match self.selected_id() {
+                // Where there is no column for it.
+                Some(id) if self.page == TopPage::Threads && !is_wide(foot) => format!("{id} · {keys}"),
+                Some(_) | None => keys.to_owned(),
+            },
         };
         frame.render_widget(Line::from(text), foot);
     }
 
     fn draw_threads(&mut self, frame: &mut Frame<'_>, area: Rect) {
-        let widths = [
-            Constraint::Fill(3),
-            Constraint::Length(13),
-            Constraint::Length(7),
-            Constraint::Length(18),
-            Constraint::Fill(1),
-            Constraint::Length(12),
-            Constraint::Length(19),
-        ];
-        let rows = self.threads.iter().map(|thread| Row::new(thread.cells.clone()));
-        let titles = ["directive", "status", "turns", "spend", "tool", "attention", "thread"];
-        let table = selectable(Table::new(rows, widths).header(header(&titles)));
+        let table = threads_table(&self.threads, area);
         frame.render_stateful_widget(table, area, &mut self.selected);
     }
 
@@ -417,14 +360,6 @@ impl TopView {
         let table = Table::new(rows, widths).header(header(&["directive", "threads", "spend"]));
         frame.render_stateful_widget(selectable(table), area, &mut self.selected);
     }
-}
-
-fn header<'a>(names: &[&'a str]) -> Row<'a> {
-    Row::new(names.to_vec()).style(Style::new().add_modifier(Modifier::BOLD))
-}
-
-fn selectable(table: Table<'_>) -> Table<'_> {
-    table.row_highlight_style(Style::new().add_modifier(Modifier::REVERSED)).highlight_symbol("> ")
 }
 
 #[cfg(test)]
