@@ -176,6 +176,7 @@ pub(crate) async fn answer(
 /// Suspended threads that no process runs and whose questions are all answered.
 pub(crate) async fn answered_threads(db: &Db) -> Result<Vec<ThreadId>, DbError> {
     let sql = "SELECT thread_id FROM threads JOIN approvals USING (thread) WHERE status = 'suspended' AND pid IS NULL
+            AND kind <> 'resume'
          GROUP BY thread_id HAVING count(*) FILTER (WHERE answer IS NULL) = 0 ORDER BY thread_id";
     let rows = db.query(sql, &[]).await?;
     rows.iter().map(|row| parse_id(row.try_get(0)?)).collect()

@@ -5,20 +5,21 @@
 
 use lillux::Digest;
 use rye_store::{
-    ClaimPolicy, MAX_TRANSCRIPT_READ_BYTES, Owner, Submission, SubmittedThread, ThreadCommit,
-    ThreadStoreError, TranscriptPart, WorkerRecord,
+    ApprovalDecision, ClaimPolicy, MAX_TRANSCRIPT_READ_BYTES, Owner, Submission, SubmittedThread,
+    ThreadCommit, ThreadStoreError, TranscriptPart, WorkerRecord, resume_question,
 };
+use rye_thread::status::ThreadStatus;
 use rye_thread::thread_id::ThreadId;
 use tokio_postgres::Row;
 
 use crate::claims::read_owner;
 use crate::connection::ReadContext;
 use crate::db::Db;
-use crate::db_error::{DbError, to_integer, to_text};
-use crate::queries;
+use crate::db_error::{DbError, to_integer, to_number, to_text};
 use crate::record::{RECORD_COLUMN_COUNT, ThreadRecord, parse_id, record_columns};
 use crate::seal::{Seal, Sealer};
 use crate::writer::WriteTx;
+use crate::{approvals, queries};
 
 /// Submitted threads that are looked at at once.
 const MAX_SUBMITTED: i64 = 500;
@@ -177,8 +178,9 @@ pub(crate) async fn submitted(
          ) AS placed ON placed.submission IS NOT NULL
          WHERE completed_at IS NULL AND (pid IS NULL OR host = $1 OR lease_ms < $2)
             AND (status IN ('created', 'running') OR (status = 'suspended' AND pid IS NULL
-                AND reason IN ('approval', 'limit', 'budget')
-                AND EXISTS (SELECT 1 FROM approvals WHERE approvals.thread = threads.thread)
+                AND ((reason IN ('approval', 'limit', 'budget') AND EXISTS (
+                        SELECT 1 FROM approvals WHERE approvals.thread = threads.thread AND kind <> 'resume'))
+                    OR EXISTS (SELECT 1 FROM approvals WHERE id = 'resume-' || thread_id || '-' || head_seq))
                 AND NOT EXISTS (SELECT 1 FROM approvals WHERE approvals.thread = threads.thread AND answer IS NULL)))
          ORDER BY thread LIMIT $3"
     );
@@ -210,6 +212,29 @@ pub(crate) async fn submitted(
         }
     }
     Ok(found)
+}
+
+const FIND_SUSPENDED: &str = concat!("SELECT ", record_columns!(), ", pid FROM threads WHERE thread_id = $1");
+
+/// Keeps a person's request to resume a suspended thread: a question and its answer, in the place of an earlier one.
+pub(crate) async fn request_resume(
+    tx: &WriteTx<'_>,
+    id: &ThreadId,
+    decision: &ApprovalDecision,
+) -> Result<(), DbError> {
+    let name = id.as_str();
+    let row = tx.reading().query_opt(FIND_SUSPENDED, &[&name]).await?;
+    let row = row.ok_or_else(|| ThreadStoreError::NoThread(id.clone()))?;
+    let record = ThreadRecord::from_row(&row, 0)?.check(tx.seal, id)?;
+    let holder: Option<i64> = row.try_get(RECORD_COLUMN_COUNT)?;
+    if record.status()? != ThreadStatus::Suspended || holder.is_some() {
+        let what = "it is not suspended".to_owned();
+        return Err(ThreadStoreError::Conflict { thread: id.clone(), what }.into());
+    }
+    let question = resume_question(id, to_number(record.head_seq)?, decision);
+    tx.writing().execute("DELETE FROM approvals WHERE id = $1", &[&question.id]).await?;
+    approvals::insert(tx, &question).await?;
+    approvals::answer(tx, &question.id, decision).await.map(drop)
 }
 
 fn worker_digest(sealer: &Sealer, name: &str, body: &str) -> Digest {

@@ -68,6 +68,7 @@ impl CommitCache {
     pub(crate) async fn load(
         db: &Db,
         clock: &DatabaseClock,
+        sealer: &Sealer,
         commits: &[&ThreadCommit],
     ) -> Result<Self, DbError> {
         let names: BTreeSet<&str> = commits.iter().map(|commit| commit.thread.as_str()).collect();
@@ -81,7 +82,7 @@ impl CommitCache {
             db.query(FIND_TARGETS, &[&names]),
             db.query(FIND_ROLLING, &[&names]),
             db.query_value::<bool>(HAS_WAITS, &[&names]),
-            LedgerCache::load(db, &wanted),
+            LedgerCache::load(db, sealer, &wanted),
         )
         .await?;
         let mut threads = BTreeMap::new();

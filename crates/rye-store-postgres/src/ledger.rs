@@ -6,26 +6,34 @@
 use std::collections::{BTreeMap, HashMap};
 
 use rye_store::{
-    BudgetCaps, BudgetRefusal, BudgetResource, LedgerRules, ReserveRequest, Settlement, ThreadStoreError,
-    WAIT_LEASE_MS,
+    BudgetCaps, BudgetRefusal, BudgetResource, Forgery, LedgerRules, ReserveRequest, Settlement,
+    ThreadStoreError, WAIT_LEASE_MS,
 };
 use rye_thread::thread_id::ThreadId;
+use tokio_postgres::Row;
 
 use crate::db::Db;
 use crate::db_error::{DbError, to_integer, to_number, to_text};
-use crate::record::parse_id;
+use crate::record::{RECORD_COLUMN_COUNT, ThreadRecord, parse_id, record_columns};
+use crate::seal::Sealer;
 
 /// No tree is so deep; a forged one may go in a circle.
 const MAX_DEPTH: usize = 10_000;
 
-/// The rows of the ledger of these threads and of all above them. `UNION`: a forged circle ends.
-const FIND_LEVELS: &str = "WITH RECURSIVE up (thread) AS (
+/// The rows of the registry and the ledger of these threads and of all above them, as the registry has it. `UNION`: a forged
+/// circle ends.
+const FIND_LEVELS: &str = concat!(
+    "WITH RECURSIVE up (thread) AS (
         SELECT thread FROM threads WHERE thread_id = ANY($1)
-        UNION SELECT ledger.parent FROM up JOIN budget_ledger AS ledger ON ledger.thread = up.thread
-            WHERE ledger.parent IS NOT NULL)
-     SELECT ledger.thread, ledger.parent, ledger.thread_id, max_spend, max_tokens, subtree_spend, subtree_reserved,
-            subtree_tokens, subtree_reserved_tokens, actual_spend, actual_tokens, unknown_spend
-     FROM up JOIN budget_ledger AS ledger ON ledger.thread = up.thread";
+        UNION SELECT threads.parent FROM up JOIN threads ON threads.thread = up.thread WHERE threads.parent IS NOT NULL)
+     SELECT record.*, ledger.parent, ledger.thread_id, ledger.parent_thread_id, ledger.max_spend, ledger.max_tokens,
+            subtree_spend, subtree_reserved, subtree_tokens, subtree_reserved_tokens, actual_spend, actual_tokens,
+            unknown_spend
+     FROM up JOIN (SELECT ",
+    record_columns!(),
+    " FROM threads) AS record ON record.thread = up.thread
+     JOIN budget_ledger AS ledger ON ledger.thread = up.thread"
+);
 
 const FIND_CALLS: &str = "SELECT calls.thread, calls.call, reserved_spend, reserved_tokens, is_settled
      FROM unnest($1::text[], $2::bigint[]) AS wanted (thread_id, call)
@@ -40,6 +48,10 @@ const FIND_AHEAD: &str = "SELECT blocked_by, least(sum(spend), 92233720368547758
         AND ticket < coalesce((SELECT own.ticket FROM waits AS own JOIN threads USING (thread)
             WHERE threads.thread_id = $1 AND own.kind = 'budget'), 9223372036854775807)
      GROUP BY blocked_by";
+
+fn forged_error(id: &ThreadId, what: Forgery) -> DbError {
+    ThreadStoreError::Forged { thread: id.clone(), what }.into()
+}
 
 /// Makes a thread's row.
 pub(crate) const INSERT_ROW: &str =
@@ -71,6 +83,43 @@ struct LedgerLevel {
     unknown_spend: i64,
     ahead_spend: i64,
     ahead_tokens: i64,
+    /// What of it is not as it was written: parents and maxima are those of the registry, under its seal.
+    forgery: Option<Forgery>,
+}
+
+impl LedgerLevel {
+    /// Reads a row of [`FIND_LEVELS`].
+    fn from_row(row: &Row, sealer: &Sealer) -> Result<Self, DbError> {
+        let record = ThreadRecord::from_row(row, 0)?;
+        let next = RECORD_COLUMN_COUNT;
+        let (parent, id): (Option<i64>, String) = (row.try_get(next)?, row.try_get(next + 1)?);
+        let parent_id: Option<String> = row.try_get(next + 2)?;
+        let (max_spend, max_tokens) = (row.try_get(next + 3)?, row.try_get(next + 4)?);
+        let is_same = (parent, &id, &parent_id) == (record.parent, &record.thread_id, &record.parent_id)
+            && (max_spend, max_tokens) == (record.max_spend, record.max_tokens);
+        let forgery = match (record.is_sealed(sealer), is_same) {
+            (false, _) => Some(Forgery::Row),
+            (true, false) => Some(Forgery::Ledger),
+            (true, true) => None,
+        };
+        Ok(Self {
+            thread: record.thread,
+            parent: record.parent,
+            id: parse_id(&record.thread_id)?,
+            max_spend,
+            max_tokens,
+            subtree_spend: row.try_get(next + 5)?,
+            subtree_reserved: row.try_get(next + 6)?,
+            subtree_tokens: row.try_get(next + 7)?,
+            subtree_reserved_tokens: row.try_get(next + 8)?,
+            actual_spend: row.try_get(next + 9)?,
+            actual_tokens: row.try_get(next + 10)?,
+            unknown_spend: row.try_get(next + 11)?,
+            ahead_spend: 0,
+            ahead_tokens: 0,
+            forgery,
+        })
+    }
 }
 
 /// A call that was made, as far as it is known.
@@ -160,7 +209,7 @@ fn add(sum: &mut i64, more: i64) -> Result<(), DbError> {
 
 impl LedgerCache {
     /// Reads the rows of these threads and those above them, and those of these calls.
-    pub(crate) async fn load(db: &Db, wanted: &[(&ThreadId, i64)]) -> Result<Self, DbError> {
+    pub(crate) async fn load(db: &Db, sealer: &Sealer, wanted: &[(&ThreadId, i64)]) -> Result<Self, DbError> {
         if wanted.is_empty() {
             return Ok(Self::default());
         }
@@ -173,22 +222,7 @@ impl LedgerCache {
         .await?;
         let mut cache = Self::default();
         for row in found {
-            let level = LedgerLevel {
-                thread: row.try_get(0)?,
-                parent: row.try_get(1)?,
-                id: parse_id(row.try_get(2)?)?,
-                max_spend: row.try_get(3)?,
-                max_tokens: row.try_get(4)?,
-                subtree_spend: row.try_get(5)?,
-                subtree_reserved: row.try_get(6)?,
-                subtree_tokens: row.try_get(7)?,
-                subtree_reserved_tokens: row.try_get(8)?,
-                actual_spend: row.try_get(9)?,
-                actual_tokens: row.try_get(10)?,
-                unknown_spend: row.try_get(11)?,
-                ahead_spend: 0,
-                ahead_tokens: 0,
-            };
+            let level = LedgerLevel::from_row(&row, sealer)?;
             cache.levels.insert(level.thread, level);
         }
         for row in known {
@@ -224,7 +258,10 @@ impl LedgerCache {
                 return Err(DbError::damaged("the ledger's threads have no end of ancestors"));
             }
             let level = self.levels.get(&number).cloned();
-            let level = level.ok_or_else(|| DbError::damaged("a thread has no row in the ledger"))?;
+            let level = level.ok_or_else(|| match levels.last() {
+                Some(LedgerLevel { id, .. }) => forged_error(id, Forgery::Ledger),
+                None => DbError::damaged("a thread has no row in the ledger"),
+            })?;
             next = level.parent;
             levels.push(level);
         }
@@ -365,9 +402,13 @@ impl LedgerDraft {
         Ok(())
     }
 
-    /// Whether the call fits into what the thread and every ancestor may use.
+    /// Whether the call fits into what the thread and every ancestor may use. A ledger with another parent or other maxima
+    /// than the registry has under its seal is refused.
     pub(crate) fn refusal(&self, request: ReserveRequest) -> Result<Option<BudgetRefusal>, DbError> {
         for level in &self.levels {
+            if let Some(what) = level.forgery {
+                return Err(forged_error(&level.id, what));
+            }
             // What those who came first wait for counts as theirs.
             let spend_aside = level.subtree_reserved.saturating_add(level.ahead_spend);
             let tokens_aside = level.subtree_reserved_tokens.saturating_add(level.ahead_tokens);

@@ -31,6 +31,7 @@ mod schema;
 mod seal;
 mod store;
 mod tls;
+mod transfer;
 mod waits;
 mod writer;
 

@@ -81,6 +81,20 @@ pub(crate) async fn delete(
     let db = tx.writing();
     let released = db.query("SELECT DISTINCT blob FROM uses WHERE thread = ANY($1)", &[&rows]).await?;
     let released: Vec<i64> = released.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
+    delete_rows(db, &rows).await?;
+    // A part that was kept a moment ago is about to be used.
+    let before = to_integer(options.blobs_before_ms(), "a time")?;
+    let unused = "DELETE FROM blobs WHERE at_ms <= $1 AND NOT EXISTS (SELECT 1 FROM uses WHERE uses.blob = blobs.blob)";
+    let blobs = db.execute(unused, &[&before]).await?;
+    let released_before = to_integer(options.released_blobs_before_ms(), "a time")?;
+    let of_groups = "DELETE FROM blobs WHERE at_ms <= $1 AND blob = ANY($2)
+         AND NOT EXISTS (SELECT 1 FROM uses WHERE uses.blob = blobs.blob)";
+    let blobs = blobs + db.execute(of_groups, &[&released_before, &released]).await?;
+    Ok((groups, blobs))
+}
+
+/// Takes threads out of all tables.
+pub(crate) async fn delete_rows(db: &Db, rows: &[i64]) -> Result<(), DbError> {
     for sql in [
         "DELETE FROM journal WHERE thread = ANY($1)",
         "DELETE FROM calls WHERE thread = ANY($1)",
@@ -95,15 +109,7 @@ pub(crate) async fn delete(
     ] {
         db.execute(sql, &[&rows]).await?;
     }
-    // A part that was kept a moment ago is about to be used.
-    let before = to_integer(options.blobs_before_ms(), "a time")?;
-    let unused = "DELETE FROM blobs WHERE at_ms <= $1 AND NOT EXISTS (SELECT 1 FROM uses WHERE uses.blob = blobs.blob)";
-    let blobs = db.execute(unused, &[&before]).await?;
-    let released_before = to_integer(options.released_blobs_before_ms(), "a time")?;
-    let of_groups = "DELETE FROM blobs WHERE at_ms <= $1 AND blob = ANY($2)
-         AND NOT EXISTS (SELECT 1 FROM uses WHERE uses.blob = blobs.blob)";
-    let blobs = blobs + db.execute(of_groups, &[&released_before, &released]).await?;
-    Ok((groups, blobs))
+    Ok(())
 }
 
 /// Whether nothing was forgotten by itself for a day, and there is something older than that.

@@ -24,7 +24,16 @@ pub(crate) async fn journal(context: &ReadContext, id: &ThreadId) -> Result<Vec<
     // One moment for both, the head and the entries.
     db.batch("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
     let name = id.as_str();
-    let head = concat!("SELECT ", record_columns!(), " FROM threads WHERE thread_id = $1");
+    let head = concat!(
+        "SELECT ",
+        record_columns!(),
+        ", EXISTS (SELECT 1 FROM budget_ledger AS ledger WHERE ledger.thread = threads.thread
+                AND ledger.thread_id = threads.thread_id AND ledger.parent IS NOT DISTINCT FROM threads.parent
+                AND ledger.parent_thread_id IS NOT DISTINCT FROM threads.parent_id
+                AND ledger.max_spend IS NOT DISTINCT FROM threads.max_spend
+                AND ledger.max_tokens IS NOT DISTINCT FROM threads.max_tokens)
+         FROM threads WHERE thread_id = $1"
+    );
     let entries =
         "SELECT seq, at_ms, sequence, body FROM journal JOIN threads USING (thread) WHERE thread_id = $1
          ORDER BY seq";
@@ -37,6 +46,10 @@ pub(crate) async fn journal(context: &ReadContext, id: &ThreadId) -> Result<Vec<
     let forged = |what| DbError::from(ThreadStoreError::Forged { thread: id.clone(), what });
     if !record.is_sealed(&context.seal) {
         return Err(forged(Forgery::Head));
+    }
+    let is_in_ledger: bool = row.try_get(RECORD_COLUMN_COUNT)?;
+    if !is_in_ledger {
+        return Err(forged(Forgery::Ledger));
     }
     let (mut records, mut hash) = (Vec::with_capacity(entries.len()), journal_genesis(id));
     for (row, expected) in entries.iter().zip(1_i64..) {

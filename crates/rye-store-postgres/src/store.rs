@@ -6,7 +6,7 @@ use rye_store::{
     ClaimOutcome, ClaimPolicy, CommitOutcome, CreateOutcome, JournalRecord, LedgerRow, NewThread,
     OpenApprovals, Owner, PruneOptions, PruneReport, Reservation, RollingBudget, RollingUsage, SpawnCaps,
     StoreFreshness, StoreFuture, Submission, SubmittedThread, ThreadChange, ThreadCommit, ThreadFilter,
-    ThreadRow, ThreadStore, ThreadStoreError, TreeGroup, TreeTotals, WorkerRecord,
+    ThreadRow, ThreadStore, ThreadStoreError, ThreadTransfer, TreeGroup, TreeTotals, WorkerRecord,
 };
 use rye_thread::thread_id::ThreadId;
 
@@ -15,7 +15,7 @@ use crate::db_error::DbError;
 use crate::writer::{Locks, WriteTx};
 use crate::{
     PostgresStore, approvals, audit, blobs, cancel_requests, claims, cluster, create, prune, queries,
-    rolling, waits,
+    rolling, transfer, waits,
 };
 
 impl PostgresStore {
@@ -323,6 +323,13 @@ impl ThreadStore for PostgresStore {
         self.reading(async move |context: &ReadContext| cluster::submitted(context, &observer, policy).await)
     }
 
+    fn request_resume<'a>(&'a self, id: &'a ThreadId, decision: &'a ApprovalDecision) -> StoreFuture<'a, ()> {
+        let (locks, id, decision) = (Locks::thread(id), id.clone(), decision.clone());
+        self.writing(locks, async move |tx: &mut WriteTx<'_>| {
+            cluster::request_resume(tx, &id, &decision).await
+        })
+    }
+
     fn put_worker<'a>(&'a self, name: &'a str, body: &'a str, _: u64) -> StoreFuture<'a, ()> {
         let (name, body) = (name.to_owned(), body.to_owned());
         self.writing(Locks::default(), async move |tx: &mut WriteTx<'_>| {
@@ -332,6 +339,30 @@ impl ThreadStore for PostgresStore {
 
     fn workers(&self) -> StoreFuture<'_, Vec<WorkerRecord>> {
         self.reading(async |context: &ReadContext| cluster::workers(context).await)
+    }
+
+    fn transferable(&self) -> StoreFuture<'_, Vec<ThreadId>> {
+        self.reading(async |context: &ReadContext| transfer::transferable(context).await)
+    }
+
+    fn export_tree<'a>(&'a self, root: &'a ThreadId) -> StoreFuture<'a, Vec<ThreadTransfer>> {
+        let root = root.clone();
+        self.reading(async move |context: &ReadContext| transfer::export_tree(context, &root).await)
+    }
+
+    fn import_tree(&self, threads: Vec<ThreadTransfer>, _: u64) -> StoreFuture<'_, ()> {
+        self.writing(Locks::default(), async move |tx: &mut WriteTx<'_>| {
+            transfer::import_tree(tx, &threads).await?;
+            for transfer in &threads {
+                tx.notify(ThreadChange { thread: transfer.id.clone(), status: None });
+            }
+            Ok(())
+        })
+    }
+
+    fn forget_tree<'a>(&'a self, root: &'a ThreadId) -> StoreFuture<'a, ()> {
+        let (locks, root) = (Locks::thread(root), root.clone());
+        self.writing(locks, async move |tx: &mut WriteTx<'_>| transfer::forget_tree(tx, &root).await)
     }
 
     fn prune<'a>(&'a self, options: &'a PruneOptions) -> StoreFuture<'a, PruneReport> {

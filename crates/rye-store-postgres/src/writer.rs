@@ -467,7 +467,7 @@ impl Writer {
         let commits: Vec<&ThreadCommit> = jobs.iter().take(count).filter_map(|job| job.commit()).collect();
         let mut cache = match commits.is_empty() {
             true => None,
-            false => Some(CommitCache::load(db, &self.shared.clock, &commits).await?),
+            false => Some(CommitCache::load(db, &self.shared.clock, &self.seal, &commits).await?),
         };
         count = count.max(1);
         for (index, job) in jobs.iter_mut().take(count).enumerate() {

@@ -131,7 +131,7 @@ fn is_full(tx: &WriteTx<'_, '_>, new: &NewThread, parent: &ParentRow) -> Result<
     Ok(placed.saturating_add(queued) >= max)
 }
 
-fn find_blob(tx: &WriteTx<'_, '_>, digest: &lillux::Digest) -> Result<i64, DbError> {
+pub(super) fn find_blob(tx: &WriteTx<'_, '_>, digest: &lillux::Digest) -> Result<i64, DbError> {
     tx.query_row("SELECT blob FROM blobs WHERE digest = ?1", [digest.as_bytes().as_slice()], |row| row.get(0))
         .optional()?
         .ok_or_else(|| DbError::from(ThreadStoreError::NoBlob(digest.to_hex())))

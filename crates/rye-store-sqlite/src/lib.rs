@@ -36,6 +36,7 @@ mod secret;
 mod store;
 #[cfg(test)]
 mod tests;
+mod transfer;
 mod waits;
 mod writer;
 

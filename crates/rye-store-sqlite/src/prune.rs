@@ -176,12 +176,7 @@ pub(super) fn delete_groups(
         for blob in used.query_map([row], |row| row.get(0))? {
             released.insert(blob?);
         }
-        for table in
-            ["journal", "calls", "uses", "approvals", "waits", "cancel_requests", "budget_ledger", "threads"]
-        {
-            let sql = format!("DELETE FROM {table} WHERE thread = ?1");
-            tx.connection.prepare_cached(&sql)?.execute([row])?;
-        }
+        delete_row(tx, *row)?;
     }
     // A part that was kept a moment ago is about to be used.
     let unused = "DELETE FROM blobs WHERE at_ms <= ?1 AND NOT EXISTS (SELECT 1 FROM uses WHERE uses.blob = blobs.blob)";
@@ -194,6 +189,17 @@ pub(super) fn delete_groups(
         blobs += remove.execute([released_before, blob])?;
     }
     Ok((groups, blobs as u64))
+}
+
+/// Takes a thread out of all tables.
+pub(super) fn delete_row(tx: &WriteTx<'_, '_>, row: i64) -> Result<(), DbError> {
+    for table in
+        ["journal", "calls", "uses", "approvals", "waits", "cancel_requests", "budget_ledger", "threads"]
+    {
+        let sql = format!("DELETE FROM {table} WHERE thread = ?1");
+        tx.connection.prepare_cached(&sql)?.execute([row])?;
+    }
+    Ok(())
 }
 
 /// Moves or removes the folders of threads that are forgotten.

@@ -8,14 +8,14 @@ use rye_store::{
     ChargeScope, Claim, ClaimOutcome, ClaimPolicy, CommitOutcome, CreateOutcome, JournalRecord, LedgerRow,
     NewThread, OpenApprovals, Owner, PruneOptions, PruneReport, Reservation, RollingBudget, RollingUsage,
     SpawnCaps, StoreFreshness, StoreFuture, ThreadChange, ThreadCommit, ThreadFilter, ThreadRow, ThreadStore,
-    ThreadStoreError, TreeGroup, TreeTotals, can_block,
+    ThreadStoreError, ThreadTransfer, TreeGroup, TreeTotals, can_block,
 };
 use rye_thread::thread_id::ThreadId;
 
 use crate::row_seal::RowSealer;
 use crate::{
     DbError, SqliteStore, approvals, audit, blobs, cancel_requests, claims, commit, create, ledger, prune,
-    queries, reply, rolling, waits,
+    queries, reply, rolling, transfer, waits,
 };
 
 impl SqliteStore {
@@ -324,5 +324,23 @@ impl ThreadStore for SqliteStore {
                 .await?;
             if is_ours { self.prune_trees(options).await.map(Some) } else { Ok(None) }
         })
+    }
+
+    fn transferable(&self) -> StoreFuture<'_, Vec<ThreadId>> {
+        self.reading(|connection, _| transfer::transferable(connection))
+    }
+
+    fn export_tree<'a>(&'a self, root: &'a ThreadId) -> StoreFuture<'a, Vec<ThreadTransfer>> {
+        let root = root.clone();
+        self.reading(move |connection, seal| transfer::export_tree(connection, seal, &root))
+    }
+
+    fn import_tree(&self, threads: Vec<ThreadTransfer>, at_ms: u64) -> StoreFuture<'_, ()> {
+        Box::pin(self.write(move |tx| transfer::import_tree(tx, &threads, at_ms)))
+    }
+
+    fn forget_tree<'a>(&'a self, root: &'a ThreadId) -> StoreFuture<'a, ()> {
+        let root = root.clone();
+        Box::pin(self.write(move |tx| transfer::forget_tree(tx, &root)))
     }
 }

@@ -3,7 +3,7 @@
 use lillux_hash::Digest;
 use rye_thread::thread_id::ThreadId;
 
-use crate::ThreadRow;
+use crate::{Approval, ApprovalDecision, ThreadRow};
 
 /// How much of a transcript is read at once.
 pub const MAX_TRANSCRIPT_READ_BYTES: usize = 4 << 20;
@@ -24,6 +24,30 @@ pub struct Submission {
     pub root: ThreadId,
     /// The description.
     pub digest: Digest,
+}
+
+/// The kind of question as which a person's request to resume a thread is kept: it is answered from the beginning.
+pub const RESUME_KIND: &str = "resume";
+
+/// The name of the request to resume a thread that stopped with so many records in its journal: once it has continued, the
+/// request says nothing any more.
+#[must_use]
+pub fn resume_request_id(thread: &ThreadId, records: u64) -> String {
+    format!("{RESUME_KIND}-{thread}-{records}")
+}
+
+/// The question that a request to resume a thread answers.
+#[must_use]
+pub fn resume_question(thread: &ThreadId, records: u64, decision: &ApprovalDecision) -> Approval {
+    Approval {
+        id: resume_request_id(thread, records),
+        thread: thread.clone(),
+        kind: RESUME_KIND.to_owned(),
+        prompt: "resume the thread".to_owned(),
+        reason: "a person asks workers to resume it".to_owned(),
+        at_ms: decision.at_ms,
+        detail: serde_json::Value::Null,
+    }
 }
 
 /// A thread that a worker may take.

@@ -10,7 +10,7 @@ use crate::{
     ChargeScope, Claim, ClaimOutcome, ClaimPolicy, CommitOutcome, CreateOutcome, JournalRecord, LedgerRow,
     NewThread, OpenApprovals, Owner, PruneOptions, PruneReport, Reservation, RollingBudget, RollingUsage,
     SpawnCaps, StoreFreshness, StoreFuture, Submission, SubmittedThread, ThreadCommit, ThreadFilter,
-    ThreadRow, ThreadStore, ThreadStoreError, TreeTotals, WorkerRecord, block_on,
+    ThreadRow, ThreadStore, ThreadStoreError, ThreadTransfer, TreeTotals, WorkerRecord, block_on,
 };
 
 /// A shared store. Writes on the way of a thread are asynchronous, questions wait; [`StoreHandle::shared`] gives the
@@ -124,10 +124,20 @@ waiting! {
     submission => submission(id: &ThreadId) -> Option<Submission>;
     /// See [`ThreadStore::submitted`].
     submitted => submitted(observer: &Owner, policy: ClaimPolicy) -> Vec<SubmittedThread>;
+    /// See [`ThreadStore::request_resume`].
+    request_resume => request_resume(id: &ThreadId, decision: &ApprovalDecision) -> ();
     /// See [`ThreadStore::put_worker`].
     put_worker => put_worker(name: &str, body: &str, at_ms: u64) -> ();
     /// See [`ThreadStore::workers`].
     workers => workers() -> Vec<WorkerRecord>;
+    /// See [`ThreadStore::transferable`].
+    transferable => transferable() -> Vec<ThreadId>;
+    /// See [`ThreadStore::export_tree`].
+    export_tree => export_tree(root: &ThreadId) -> Vec<ThreadTransfer>;
+    /// See [`ThreadStore::import_tree`].
+    import_tree => import_tree(threads: Vec<ThreadTransfer>, at_ms: u64) -> ();
+    /// See [`ThreadStore::forget_tree`].
+    forget_tree => forget_tree(root: &ThreadId) -> ();
     /// See [`ThreadStore::prune`].
     prune => prune(options: &PruneOptions) -> PruneReport;
     /// See [`ThreadStore::prune_candidates`].

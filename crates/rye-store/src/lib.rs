@@ -21,13 +21,17 @@ mod owner;
 mod prune;
 mod records;
 mod store;
+mod transfer;
 mod waits;
 
 pub use block_on::{block_on, can_block};
 pub use chain::{journal_genesis, next_journal_hash};
 pub use changes::{ChangeHub, ChangeReceiver, ChangesLost};
 pub use claims::ClaimPolicy;
-pub use cluster::{MAX_TRANSCRIPT_READ_BYTES, Submission, SubmittedThread, TranscriptPart, WorkerRecord};
+pub use cluster::{
+    MAX_TRANSCRIPT_READ_BYTES, RESUME_KIND, Submission, SubmittedThread, TranscriptPart, WorkerRecord,
+    resume_question, resume_request_id,
+};
 pub use error::{Forgery, ThreadStoreError};
 pub use freshness::StoreFreshness;
 pub use handle::StoreHandle;
@@ -44,6 +48,7 @@ pub use rye_thread::cost::Attribution;
 pub use rye_thread::machine::{BudgetRefusal, BudgetResource};
 pub use rye_thread::rolling::{BudgetPeriod, BudgetScope, RollingBudget, RollingRefusal, RollingUsage};
 pub use store::{StoreFuture, ThreadStore};
+pub use transfer::{ThreadTransfer, TransferHead, TransferValue};
 pub use waits::{WAIT_LEASE_MS, WAIT_RENEWAL_MS, WaitKind};
 
 /// The largest entry of a journal.

@@ -10,7 +10,7 @@ use crate::{
     ChargeScope, Claim, ClaimOutcome, ClaimPolicy, CommitOutcome, CreateOutcome, JournalRecord, LedgerRow,
     NewThread, OpenApprovals, Owner, PruneOptions, PruneReport, Reservation, RollingBudget, RollingUsage,
     SpawnCaps, StoreFreshness, Submission, SubmittedThread, ThreadCommit, ThreadFilter, ThreadRow,
-    ThreadStoreError, TreeTotals, WorkerRecord,
+    ThreadStoreError, ThreadTransfer, TreeTotals, WorkerRecord,
 };
 
 /// What a store answers, later. It needs no runtime to get there.
@@ -201,7 +201,8 @@ pub trait ThreadStore: std::fmt::Debug + Send + Sync {
     }
 
     /// Submitted threads that wait for a worker: no process has them, or they may be taken from their holders, seen from
-    /// `observer`; also those that stopped to ask people and were answered. The oldest first.
+    /// `observer`; also those that stopped to ask people and were answered, and those that a person asked to resume. The
+    /// oldest first.
     fn submitted<'a>(
         &'a self,
         observer: &'a Owner,
@@ -209,6 +210,14 @@ pub trait ThreadStore: std::fmt::Debug + Send + Sync {
     ) -> StoreFuture<'a, Vec<SubmittedThread>> {
         let _ = (observer, policy);
         Box::pin(std::future::ready(Ok(Vec::new())))
+    }
+
+    /// Asks workers to resume a suspended thread as it stands now, with what the decision changes. A later request takes the
+    /// place of this one; the decision counts as an answer does. [`ThreadStoreError::Conflict`] when it is not suspended.
+    fn request_resume<'a>(&'a self, id: &'a ThreadId, decision: &'a ApprovalDecision) -> StoreFuture<'a, ()> {
+        let _ = (id, decision);
+        let message = "a store of one machine has no workers".to_owned();
+        Box::pin(std::future::ready(Err(ThreadStoreError::Failed(message))))
     }
 
     /// Notes what a worker offers; an empty text says that it has ended.
@@ -221,6 +230,31 @@ pub trait ThreadStore: std::fmt::Debug + Send + Sync {
     /// The workers that have not ended, and those that died not long ago, by name.
     fn workers(&self) -> StoreFuture<'_, Vec<WorkerRecord>> {
         Box::pin(std::future::ready(Ok(Vec::new())))
+    }
+
+    /// The roots of trees that another store may take: those of this place, the oldest first.
+    fn transferable(&self) -> StoreFuture<'_, Vec<ThreadId>> {
+        Box::pin(std::future::ready(Err(no_transfer())))
+    }
+
+    /// A tree as another store takes it, verified, parents before their children. [`ThreadStoreError::Conflict`] while a
+    /// thread of it is at work or a process has one.
+    fn export_tree<'a>(&'a self, root: &'a ThreadId) -> StoreFuture<'a, Vec<ThreadTransfer>> {
+        let _ = root;
+        Box::pin(std::future::ready(Err(no_transfer())))
+    }
+
+    /// Takes a tree of another store, all of it or nothing: what it uses must be there, and none of its threads. It is sealed
+    /// as what this process writes is.
+    fn import_tree(&self, threads: Vec<ThreadTransfer>, at_ms: u64) -> StoreFuture<'_, ()> {
+        let _ = (threads, at_ms);
+        Box::pin(std::future::ready(Err(no_transfer())))
+    }
+
+    /// Forgets a tree that another store has taken; [`ThreadStoreError::Conflict`] while a process has a thread of it.
+    fn forget_tree<'a>(&'a self, root: &'a ThreadId) -> StoreFuture<'a, ()> {
+        let _ = root;
+        Box::pin(std::future::ready(Err(no_transfer())))
     }
 
     /// A thread's row, to rely on: a forged one is refused.
@@ -253,4 +287,9 @@ pub trait ThreadStore: std::fmt::Debug + Send + Sync {
             Ok(chain)
         })
     }
+}
+
+/// A store that no other exchanges threads with.
+fn no_transfer() -> ThreadStoreError {
+    ThreadStoreError::Failed("threads of this store do not move".to_owned())
 }

@@ -113,3 +113,84 @@ fn text_with_nul_is_kept_readable() {
     create(&store, NewThread { title: "a\0b".to_owned(), ..new_thread(1, None) });
     assert_eq!(store.thread(&thread_id(1)).expect("read").expect("a thread").title, "a\u{fffd}b");
 }
+
+/// A root that may spend 100, and its child that may spend 80.
+fn family(schema: &str) -> (StoreHandle, Claim) {
+    let store = open(options(schema));
+    create(&store, NewThread { max_spend: Some(Nanos(100)), max_tokens: Some(500), ..new_thread(1, None) });
+    let claim = create(&store, NewThread { max_spend: Some(Nanos(80)), ..new_thread(2, Some(1)) });
+    (store, claim)
+}
+
+fn reserve(call: u64, spend: u64) -> Option<ReserveRequest> {
+    Some(ReserveRequest { call, spend: Nanos(spend), tokens: 1, can_wait: false })
+}
+
+#[test]
+fn edited_ledger_is_refused_and_named() {
+    for (change, row) in [
+        ("max_spend = NULL", 2),
+        ("max_tokens = 1000000", 2),
+        ("parent = NULL", 2),
+        ("parent_thread_id = 'thread-000000000009'", 2),
+        ("max_spend = NULL", 1),
+        ("thread_id = 'thread-000000000009'", 1),
+    ] {
+        let schema = new_schema();
+        let (store, claim) = family(&schema);
+        let number = format!("(SELECT thread FROM threads WHERE thread_id = '{}')", thread_id(row));
+        tamper(&schema, &format!("UPDATE budget_ledger SET {change} WHERE thread = {number}"));
+        let forged = ThreadStoreError::Forged { thread: thread_id(row), what: Forgery::Ledger };
+        let step = |needs_reservation| ThreadCommit {
+            reservation: reserve(1, 50),
+            needs_reservation,
+            ..commit_for(2, claim)
+        };
+        assert_eq!(store.commit_blocking(step(true)), Err(forged.clone()), "{change} of {row}");
+        assert_eq!(store.commit_blocking(step(false)), Err(forged.clone()), "{change} of {row}");
+        // Verifying and resuming read the journal.
+        assert_eq!(store.journal(&thread_id(row)), Err(forged), "{change} of {row}");
+    }
+    let schema = new_schema();
+    let (store, claim) = family(&schema);
+    tamper(&schema, "DELETE FROM budget_ledger WHERE parent IS NULL");
+    let step = ThreadCommit { reservation: reserve(1, 50), ..commit_for(2, claim) };
+    assert!(matches!(store.commit_blocking(step), Err(ThreadStoreError::Forged { .. })));
+}
+
+#[test]
+fn edited_ancestor_is_refused() {
+    let schema = new_schema();
+    let (store, claim) = family(&schema);
+    // The registry and the ledger agree; the seal does not.
+    for table in ["budget_ledger", "threads"] {
+        tamper(&schema, &format!("UPDATE {table} SET max_spend = NULL WHERE parent IS NULL"));
+    }
+    let step = ThreadCommit { reservation: reserve(1, 50), ..commit_for(2, claim) };
+    let refused = ThreadStoreError::Forged { thread: thread_id(1), what: Forgery::Row };
+    assert_eq!(store.commit_blocking(step), Err(refused));
+}
+
+/// What a call cost goes to the sealed parent, whatever the ledger says meanwhile.
+#[test]
+fn charges_go_to_the_sealed_parent() {
+    let schema = new_schema();
+    let (store, claim) = family(&schema);
+    store
+        .commit_blocking(ThreadCommit { reservation: reserve(1, 60), ..commit_for(2, claim) })
+        .expect("reserved");
+    let child = format!("thread_id = '{}'", thread_id(2));
+    tamper(&schema, &format!("UPDATE budget_ledger SET parent = NULL WHERE {child}"));
+    let settlement = Settlement {
+        call: 1,
+        spend: Nanos(60),
+        input_tokens: 0,
+        output_tokens: 0,
+        is_unknown: false,
+        attribution: rye_store::Attribution::default(),
+    };
+    store
+        .commit_blocking(ThreadCommit { settlements: vec![settlement], ..commit_for(2, claim) })
+        .expect("settled");
+    assert_eq!(store.ledger(&thread_id(1)).expect("a row").subtree_spend, Nanos(60));
+}

@@ -420,6 +420,13 @@ impl ThreadStore for MemoryStore {
         self.read(|tables| Ok(cluster::submitted(tables, observer, policy, &*self.shared.probe)))
     }
 
+    fn request_resume<'a>(&'a self, id: &'a ThreadId, decision: &'a ApprovalDecision) -> StoreFuture<'a, ()> {
+        self.write(|tables| {
+            cluster::request_resume(tables, id, decision)?;
+            Ok(((), touched(id)))
+        })
+    }
+
     fn put_worker<'a>(&'a self, name: &'a str, body: &'a str, at_ms: u64) -> StoreFuture<'a, ()> {
         self.write(|tables| {
             cluster::put_worker(tables, name, body, at_ms);

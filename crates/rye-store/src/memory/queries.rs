@@ -8,8 +8,8 @@ use rye_thread::thread_id::ThreadId;
 
 use super::{MemoryTables, MemoryThread};
 use crate::{
-    Attribution, Charge, ChargeScope, ClaimPolicy, OpenApprovals, Owner, OwnerProbe, ThreadFilter, ThreadRow,
-    ThreadStoreError, TreeTotals,
+    ApprovalRecord, Attribution, Charge, ChargeScope, ClaimPolicy, OpenApprovals, Owner, OwnerProbe,
+    RESUME_KIND, ThreadFilter, ThreadRow, ThreadStoreError, TreeTotals,
 };
 
 pub(super) fn threads(tables: &MemoryTables, filter: &ThreadFilter) -> Vec<ThreadRow> {
@@ -150,12 +150,16 @@ pub(super) fn open_approvals(
     Ok(OpenApprovals { approvals, forged: Vec::new() })
 }
 
+/// Whether this is a question of the thread, and not a request to resume it.
+fn is_asked_by(record: &ApprovalRecord, id: &ThreadId) -> bool {
+    record.approval.thread == *id && record.approval.kind != RESUME_KIND
+}
+
 pub(super) fn answered_threads(tables: &MemoryTables) -> Vec<ThreadId> {
     let stopped = tables.threads.values().map(|thread| &thread.row);
     let stopped = stopped.filter(|row| row.status == ThreadStatus::Suspended && row.owner.is_none());
     let is_answered = |row: &&ThreadRow| {
-        let mut asked =
-            tables.approvals.values().filter(|record| record.approval.thread == row.id).peekable();
+        let mut asked = tables.approvals.values().filter(|record| is_asked_by(record, &row.id)).peekable();
         asked.peek().is_some() && asked.all(|record| record.answer.is_some())
     };
     stopped.filter(is_answered).map(|row| row.id.clone()).collect()

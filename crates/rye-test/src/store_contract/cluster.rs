@@ -1,6 +1,6 @@
 //! What machines that share no files need: transcripts, submissions, workers. A store of one machine has none of it.
 
-use rye_store::{Submission, TranscriptPart};
+use rye_store::{RESUME_KIND, Submission, TranscriptPart, resume_request_id};
 
 use super::*;
 
@@ -88,6 +88,58 @@ pub fn submitted_threads_wait_for_workers(open: OpenStore) {
     };
     world.store.answer_approval("one", &answer).expect("answered");
     assert!(waiting().contains(&thread_id(1)));
+}
+
+/// A suspended thread that a person asks to resume waits for workers, until it has continued once.
+pub fn requested_threads_wait_for_workers_once(open: OpenStore) {
+    let world = TestStore::new(open);
+    let this = test_owner();
+    let decision = |limit: &str| ApprovalDecision {
+        approved: true,
+        message: None,
+        changes: serde_json::json!({"turns": limit}),
+        at_ms: 2,
+        by: "a person".to_owned(),
+        always: None,
+    };
+    if !world.store.keeps_transcripts() {
+        world.create(new_thread(1, None));
+        return assert!(world.store.request_resume(&thread_id(1), &decision("+1")).is_err());
+    }
+    let digest = world.store.put_blob_blocking(b"what is to be run".to_vec(), 1).expect("kept");
+    world.create(NewThread { blobs: vec![digest], submission: Some(digest), ..new_thread(1, None) });
+    let waiting = || {
+        let found = world.store.submitted(&this, ClaimPolicy::Free).expect("read");
+        found.into_iter().map(|found| (found.row.id, found.row.records)).collect::<Vec<_>>()
+    };
+    let stop = |claim: Claim| {
+        let status = StatusChange {
+            reason: Some(SuspendReason::Provider),
+            ..StatusChange::to(ThreadStatus::Suspended)
+        };
+        let records = vec![record(1, "stopped")];
+        world.commit(ThreadCommit { records, status: Some(status), is_last: true, ..commit_for(1, claim) });
+    };
+    assert!(world.store.request_resume(&thread_id(1), &decision("+1")).is_err(), "it is at work");
+    let claimed = world.store.claim(&thread_id(1), &this, ClaimPolicy::Forced, 1).expect("judged");
+    let ClaimOutcome::Claimed { claim, .. } = claimed else { panic!("{claimed:?}") };
+    stop(claim);
+    assert_eq!(waiting(), []);
+    world.store.request_resume(&thread_id(1), &decision("+1")).expect("requested");
+    world.store.request_resume(&thread_id(1), &decision("+2")).expect("requested again");
+    let records = world.row(1).records;
+    assert_eq!(waiting(), [(thread_id(1), records)]);
+    let request = world.store.approval(&resume_request_id(&thread_id(1), records)).expect("read");
+    let request = request.expect("a request");
+    assert_eq!((request.approval.kind.as_str(), request.answer), (RESUME_KIND, Some(decision("+2"))));
+    assert_eq!(world.store.open_approvals(None).expect("read").approvals, []);
+    // It is no answer to a question, so no other process takes it for one.
+    assert_eq!(world.store.answered_threads().expect("read"), []);
+    let claimed = world.store.claim(&thread_id(1), &this, ClaimPolicy::Free, 1).expect("judged");
+    let ClaimOutcome::Claimed { claim, .. } = claimed else { panic!("{claimed:?}") };
+    assert_eq!(waiting(), []);
+    stop(claim);
+    assert_eq!(waiting(), [], "it has continued once");
 }
 
 /// A worker is listed with what it offers, until it ends.

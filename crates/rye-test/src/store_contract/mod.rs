@@ -12,6 +12,7 @@ pub mod cluster;
 pub mod properties;
 pub mod retention;
 pub mod rolling;
+pub mod transfer;
 pub mod waits;
 
 use std::any::Any;
@@ -71,6 +72,7 @@ macro_rules! store_contract {
             claims::old_cancel_requests_are_removed,
             cluster::transcripts_are_kept_with_commits,
             cluster::submitted_threads_wait_for_workers,
+            cluster::requested_threads_wait_for_workers_once,
             cluster::workers_are_listed_until_they_end,
             properties::ledger_sums_hold_and_caps_are_respected,
             retention::trees_in_use_are_not_pruned,
@@ -82,6 +84,8 @@ macro_rules! store_contract {
             rolling::clock_set_back_frees_no_money,
             rolling::unreserved_spend_counts_once,
             rolling::concurrent_trees_never_exceed_rolling_budget,
+            transfer::threads_at_work_do_not_move,
+            transfer::trees_move_between_stores,
             waits::first_waiting_call_is_served_first,
             waits::silent_waiter_loses_its_turn,
             waits::children_get_places_in_order,
