@@ -3,6 +3,7 @@
 //! A space has one of its own, in files; or the user's signed settings name one that several machines share (`shared`).
 
 mod files;
+mod migrate;
 mod password;
 mod shared;
 
@@ -14,15 +15,16 @@ use lillux::file::LockedTempDir;
 use rye_engine::{Engine, Result};
 
 pub use files::fetch_transcript;
+pub use migrate::{MigrationReport, MigrationStore, StoreRole, migrate};
 pub use rye_store::block_on;
 pub use rye_store::{
     Approval, ApprovalDecision, ApprovalRecord, Attribution, BudgetCaps, BudgetRefusal, BudgetResource,
     ChangeReceiver, ChangedThreads, ChangesLost, Charge, ChargeScope, Claim, ClaimOutcome, ClaimPolicy,
     CommitOutcome, CreateOutcome, FolderDisposal, Forgery, JournalRecord, LedgerRow, LedgerRules, Liveness,
-    NewThread, OpenApprovals, Owner, PruneOptions, PruneReport, Reservation, ReserveRequest, Settlement,
-    SpawnCap, SpawnCaps, StatusChange, StoreFreshness, StoreHandle, Submission, SubmittedThread,
-    ThreadChange, ThreadCommit, ThreadFilter, ThreadRow, ThreadStore, ThreadStoreError, TranscriptHead,
-    TranscriptPart, TreeTotals, WaitKind, WorkerRecord,
+    NewThread, OpenApprovals, Owner, PruneOptions, PruneReport, RESUME_KIND, Reservation, ReserveRequest,
+    Settlement, SpawnCap, SpawnCaps, StatusChange, StoreFreshness, StoreHandle, Submission, SubmittedThread,
+    ThreadChange, ThreadCommit, ThreadFilter, ThreadRow, ThreadStore, ThreadStoreError, ThreadTransfer,
+    TranscriptHead, TranscriptPart, TreeTotals, WaitKind, WorkerRecord, resume_request_id,
 };
 use rye_store_postgres::LocalClock;
 use rye_store_sqlite::SqliteStore;

@@ -40,11 +40,11 @@ pub use schedule::{AddScheduleArguments, ScheduleCommand};
 pub use team::JoinArguments;
 pub use terminal::{ConfigCommand, ListItemsArguments, NewArguments, NewKind, TestArguments};
 pub use threads::{
-    AlwaysScope, AnswerArguments, ApproveArguments, CostBy, ForkArguments, ListArguments, PruneArguments,
-    ResumeArguments, RunArguments, ThreadCommand, WaitArguments,
+    AlwaysScope, AnswerArguments, ApproveArguments, CostBy, ForkArguments, ListArguments, PatchArguments,
+    PruneArguments, ResumeArguments, RunArguments, ThreadCommand, WaitArguments,
 };
 pub use ui::{TopArguments, UiArguments};
-pub use worker::{DoctorArguments, WorkerArguments};
+pub use worker::{DoctorArguments, MigrateArguments, StoreCommand, WorkerArguments};
 
 /// A signed, portable workspace for AI agents.
 #[derive(Debug, Parser)]
@@ -184,6 +184,9 @@ pub enum CliCommand {
     Mcp(McpArguments),
     /// Run threads that others submit to a store in PostgreSQL
     Worker(WorkerArguments),
+    /// Move threads between stores
+    #[command(subcommand)]
+    Store(StoreCommand),
     /// Run the daemon that runs threads in the background
     #[command(hide = true)]
     Background {

@@ -340,6 +340,10 @@ codes! {
     SettingUnsupported = "RYE1161", Validation;
     /// A file cannot be an input.
     FileInputRefused = "RYE1162", Validation;
+    /// The project files of a submitted thread, or what it changed in them, are not what may travel.
+    CheckoutRefused = "RYE1163", Denied;
+    /// Threads are not moved to another store.
+    MigrationRefused = "RYE1164", Denied;
 }
 
 impl fmt::Display for Code {

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::archive::FrozenFile;
+use super::checkout::Checkout;
 use crate::thread_id::ThreadId;
 
 /// The format that is written and read.
@@ -45,6 +46,9 @@ pub struct SubmissionBody {
     pub files: Vec<FrozenFile>,
     /// The digest of the archive.
     pub archive: String,
+    /// The project files that it is to have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkout: Option<Checkout>,
     /// When it was signed.
     pub at_ms: u64,
 }
@@ -181,6 +185,7 @@ mod tests {
             tools: Vec::new(),
             files: Vec::new(),
             archive: "cd".repeat(32),
+            checkout: None,
             at_ms: 1,
         }
     }

@@ -1,6 +1,7 @@
 //! Submitting a thread: prepared here, frozen, signed, and left to workers.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::Arc;
 
 use lillux::Digest;
@@ -10,6 +11,7 @@ use rye_item::Space;
 use rye_trust::Subject;
 
 use super::archive::FileArchive;
+use super::checkout::{Checkout, CheckoutRequest, FrozenSnapshot, freeze_snapshot};
 use super::labels::{needed_labels, parse_label, secret_label};
 use super::submission::SubmissionBody;
 use crate::journal::JournalHeader;
@@ -24,6 +26,8 @@ pub struct SubmitOptions {
     pub labels: Vec<String>,
     /// Secrets that the worker must have, by name.
     pub secrets: Vec<String>,
+    /// The project files that it is to have.
+    pub checkout: Option<CheckoutRequest>,
 }
 
 /// A thread that was submitted.
@@ -62,7 +66,7 @@ impl Threads {
         let header = JournalHeader::new(spec.instance.clone(), template.to_string());
         let header = header.to_bytes().map_err(|error| Error::new(Code::Io, error.to_string()))?;
         let instance = spec.instance.clone();
-        let freeze = move || -> Result<(SubmissionBody, FileArchive, Vec<u8>)> {
+        let freeze = move || -> Result<FrozenSubmission> {
             let roots = &engine.workspace.roots;
             let project = roots.project.clone().filter(|_| roots.project_ai().is_some_and(|ai| ai.is_dir()));
             let directive = rye_item::ItemRef::parse(Some("directive"), &spec.template.directive)?;
@@ -89,6 +93,8 @@ impl Threads {
             for secret in &options.secrets {
                 labels.insert(parse_label(&secret_label(secret))?);
             }
+            let frozen = freeze_checkout(options.checkout.as_ref(), project.as_deref())?;
+            labels.extend(frozen.checkout.as_ref().map(|checkout| checkout.label().to_owned()));
             let body = SubmissionBody {
                 format: SubmissionBody::FORMAT,
                 rye: env!("CARGO_PKG_VERSION").to_owned(),
@@ -103,19 +109,75 @@ impl Threads {
                 tools,
                 archive: Digest::of(&archive.bytes).to_hex(),
                 files: archive.files.clone(),
+                checkout: frozen.checkout,
                 at_ms: now_ms,
             };
             let signed = body.sign(&engine.signing_key()?).map_err(std::io::Error::other)?;
-            Ok((body, archive, signed))
+            let parts = [signed, archive.bytes].into_iter().chain(frozen.parts).collect();
+            Ok(FrozenSubmission { body, parts, left_out: frozen.left_out })
         };
         let frozen = tokio::task::spawn_blocking(freeze).await;
-        let (body, archive, signed) =
+        let FrozenSubmission { body, parts, left_out } =
             frozen.map_err(|error| Error::new(Code::Io, format!("freezing broke off: {error}")))??;
         let store = self.store().shared();
-        let archive = store.put_blob(archive.bytes, now_ms).await?;
-        let submission = store.put_blob(signed, now_ms).await?;
-        let PreparedThread { spec, notices, .. } = prepared;
-        self.register_submitted(&spec, submission, archive).await?;
+        let mut blobs = Vec::with_capacity(parts.len());
+        for part in parts {
+            let digest = store.put_blob(part, now_ms).await?;
+            if !blobs.contains(&digest) {
+                blobs.push(digest);
+            }
+        }
+        let PreparedThread { spec, mut notices, .. } = prepared;
+        self.register_submitted(&spec, &blobs).await?;
+        notices.extend(left_out_notice(&left_out));
         Ok(SubmitReport { thread_id: body.thread, directive: body.directive, labels: body.labels, notices })
     }
+}
+
+/// A submission, ready to be kept in a store.
+struct FrozenSubmission {
+    body: SubmissionBody,
+    /// The signed submission, and what it names.
+    parts: Vec<Vec<u8>>,
+    /// Project files that do not travel, and why.
+    left_out: Vec<(String, &'static str)>,
+}
+
+/// The project files of a submission.
+#[derive(Default)]
+struct FrozenCheckout {
+    checkout: Option<Checkout>,
+    parts: Vec<Vec<u8>>,
+    left_out: Vec<(String, &'static str)>,
+}
+
+fn freeze_checkout(request: Option<&CheckoutRequest>, project: Option<&Path>) -> Result<FrozenCheckout> {
+    match (request, project) {
+        (None, _) => Ok(FrozenCheckout::default()),
+        (Some(CheckoutRequest::Git { address, commit }), _) => {
+            let checkout = Checkout::Git { address: address.clone(), commit: commit.clone() };
+            Ok(FrozenCheckout { checkout: Some(checkout), ..FrozenCheckout::default() })
+        }
+        (Some(CheckoutRequest::Snapshot), Some(project)) => {
+            let FrozenSnapshot { manifest, mut parts, left_out } = freeze_snapshot(project)?;
+            let checkout = Some(Checkout::Snapshot { manifest: Digest::of(&manifest).to_hex() });
+            parts.push(manifest);
+            Ok(FrozenCheckout { checkout, parts, left_out })
+        }
+        (Some(CheckoutRequest::Snapshot), None) => {
+            Err(Error::new(Code::CheckoutRefused, "there is no project here whose files could travel")
+                .hint("rye init makes one here"))
+        }
+    }
+}
+
+/// Files that are named.
+const MAX_NAMED: usize = 5;
+
+fn left_out_notice(left_out: &[(String, &'static str)]) -> Option<String> {
+    let named: Vec<String> =
+        left_out.iter().take(MAX_NAMED).map(|(path, reason)| format!("{path} ({reason})")).collect();
+    let more = left_out.len().saturating_sub(MAX_NAMED);
+    let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+    (!named.is_empty()).then(|| format!("not in the snapshot: {}{more}", named.join(", ")))
 }

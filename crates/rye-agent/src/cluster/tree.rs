@@ -12,12 +12,14 @@ use rye_space::Roots;
 
 use super::archive::FileArchive;
 use super::check::check_spec;
+use super::checkout::{PatchRecorder, TreeCheckout};
 use super::labels::project_keys;
 use super::submission::SubmissionBody;
 use super::worker::WorkerSetup;
+use crate::driver::StopRecorder;
 use crate::file_inputs::FileAccess;
 use crate::prepare::ThreadRequest;
-use crate::store::{StoreHandle, Submission};
+use crate::store::{StoreHandle, Submission, ThreadRow};
 use crate::thread_id::ThreadId;
 use crate::threads::{BackgroundHost, Threads, ThreadsSetup, WorkerPlace};
 
@@ -64,7 +66,10 @@ impl WorkerTree {
             let (setup, place, body, folder) =
                 (Arc::clone(setup), place.clone(), Arc::clone(&body), folder.clone());
             move || -> Result<Threads> {
-                let engine = unpack(&setup, &place.store.store, &body, &folder)?;
+                let (engine, checkout) = unpack(&setup, &place.store.store, &body, &folder)?;
+                let recorder = checkout.map(|checkout| Arc::new(PatchRecorder(Arc::new(checkout))));
+                let stop_recorder = recorder.map(|recorder| recorder as Arc<dyn StopRecorder>);
+                let place = WorkerPlace { stop_recorder, ..place };
                 let (again, project) = (Arc::clone(&setup), folder.join("project"));
                 // Opened again when the worker's own keys or settings change.
                 let engines =
@@ -96,12 +101,27 @@ impl WorkerTree {
 }
 
 /// Unpacks the files and opens an engine on them, with the worker's own user space.
-fn unpack(setup: &WorkerSetup, store: &StoreHandle, body: &SubmissionBody, folder: &Path) -> Result<Engine> {
+fn unpack(
+    setup: &WorkerSetup,
+    store: &StoreHandle,
+    body: &SubmissionBody,
+    folder: &Path,
+) -> Result<(Engine, Option<TreeCheckout>)> {
     let project = folder.join("project");
     lillux::file::remove_tree(folder).or_else(|error| match error.kind() {
         std::io::ErrorKind::NotFound => Ok(()),
         _ => Err(error),
     })?;
+    lillux::file::create_dirs(&project, true)?;
+    let checkout = match &body.checkout {
+        Some(checkout) => {
+            let places = &setup.checkout_places;
+            let mut made = TreeCheckout::make(checkout, folder, store, &setup.engine, places)?;
+            made.restore(&body.thread)?;
+            Some(made)
+        }
+        None => None,
+    };
     lillux::file::create_dirs(&project.join(rye_space::AI_FOLDER), true)?;
     let digest: Digest = body
         .archive
@@ -113,7 +133,7 @@ fn unpack(setup: &WorkerSetup, store: &StoreHandle, body: &SubmissionBody, folde
     let tools: std::result::Result<Vec<ItemRef>, _> =
         body.tools.iter().map(|tool| ItemRef::parse(Some("tool"), tool)).collect();
     enforce_frozen(&engine, &tools?)?;
-    Ok(engine)
+    Ok((engine, checkout))
 }
 
 /// An engine on a tree's folder, with the worker's own user space.
@@ -164,6 +184,17 @@ async fn check_root(threads: &Threads, body: &SubmissionBody, secrets: &[String]
         }
         None => Ok(()),
     }
+}
+
+/// Whether a thread works on the project files that the thread above all others has: then it runs where that one does, unless
+/// that one has ended.
+pub(super) async fn belongs_elsewhere(
+    store: &StoreHandle,
+    row: &ThreadRow,
+    open: Option<&WorkerTree>,
+) -> Result<bool> {
+    let Some(top) = store.shared().ancestors(&row.id).await?.pop() else { return Ok(false) };
+    Ok(!top.status.is_terminal() && !open.is_some_and(|tree| tree.threads.runs(&top.id)))
 }
 
 /// Whether a thread of a tree may be run: one that was not submitted itself must have been made by a worker.

@@ -1,6 +1,9 @@
 //! A worker: takes submitted threads that fit what it offers, runs a bounded number of them, and gives them back when it
 //! ends. One look at the store serves all of its trees.
 
+mod pool;
+mod take;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,18 +18,16 @@ use rye_item::text::one_line;
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
+use super::checkout::{GIT_LABEL, SNAPSHOT_LABEL, check_fetch_prefix};
 use super::labels::{WORKER_HOST, WorkerOffer, WorkerProcess, offered_labels, parse_label, secret_label};
 use super::submission::SubmissionBody;
-use super::tree::{WorkerTree, is_made_by_worker, read_submission};
+use super::tree::WorkerTree;
 use crate::driver::MillisClock;
 use crate::store::{
-    ClaimPolicy, Owner, SHARED_LEASE_MS, SharedStoreConfig, StoreHandle, Submission, SubmittedThread,
-    current_owner, open_shared,
+    ClaimPolicy, Owner, SHARED_LEASE_MS, SharedStoreConfig, StoreHandle, current_owner, open_shared,
 };
 use crate::thread_id::ThreadId;
-use crate::threads::{
-    BackgroundConnection, BackgroundHost, ResumeOptions, TakeoverReport, WorkerPlace, ledger_spec,
-};
+use crate::threads::{WorkerPlace, ledger_spec};
 
 /// How often it is looked whether the store has changed.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
@@ -36,12 +37,6 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(10);
 /// How long a tree without a thread at work stays open.
 const TREE_TTL: Duration = Duration::from_secs(5);
-/// How long something that was refused is not tried again: settings may have changed then.
-const REFUSAL_TTL: Duration = Duration::from_secs(30);
-/// Threads that are taken at the same time.
-const MAX_TAKEN_AT_ONCE: usize = 8;
-/// Submissions that are remembered.
-const MAX_KNOWN: usize = 4096;
 
 /// What a worker is started with.
 pub struct WorkerSetup {
@@ -53,6 +48,8 @@ pub struct WorkerSetup {
     pub labels: Vec<String>,
     /// Secrets that it offers, by name: variables of its environment.
     pub secrets: Vec<String>,
+    /// Places from which it fetches the repositories that submissions name.
+    pub checkout_places: Vec<String>,
     /// How many trees, and of each level below how many threads, run at once.
     pub max_threads: usize,
     /// How long threads may take to end when the worker ends.
@@ -121,14 +118,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What becomes of a thread that waits.
-enum TakeOutcome {
-    /// It runs here.
-    Taken,
-    /// Another worker has it, or it does not fit.
-    Left,
-}
-
 impl Worker {
     /// Opens a worker. It blocks.
     ///
@@ -150,6 +139,11 @@ impl Worker {
             labels.insert(parse_label(&secret_label(secret))?);
         }
         labels.insert(parse_label(&format!("worker:{}", setup.name))?);
+        labels.insert(SNAPSHOT_LABEL.to_owned());
+        for place in &setup.checkout_places {
+            check_fetch_prefix(place)?;
+            labels.insert(GIT_LABEL.to_owned());
+        }
         let config = crate::config::load(&engine.workspace)?;
         let roots = &engine.workspace.roots;
         let clock = Arc::clone(&setup.clock);
@@ -163,7 +157,12 @@ impl Worker {
         let owner = Owner { host: format!("{WORKER_HOST}{}", setup.name), ..current_owner() };
         let parent = setup.config.cache_dir(roots);
         let trees_dir = LockedTempDir::new(&parent, "trees-")?;
-        let place = WorkerPlace { store: Arc::new(store), signing_key: Arc::new(signing_key), owner };
+        let place = WorkerPlace {
+            store: Arc::new(store),
+            signing_key: Arc::new(signing_key),
+            owner,
+            stop_recorder: None,
+        };
         Ok(Arc::new(Self {
             setup: Arc::new(setup),
             place,
@@ -314,6 +313,8 @@ impl Worker {
                 }
             }
         }
+        // A tree that something else has is not closed below.
+        drop(trees);
         let policy = ClaimPolicy::Expired { now_ms: self.setup.clock.now_ms(), lease_ms: SHARED_LEASE_MS };
         match self.store().shared().submitted(&self.place.owner, policy).await {
             Ok(mut waiting) => {
@@ -346,117 +347,6 @@ impl Worker {
         lock(&self.openings).retain(|_, opening| Arc::strong_count(opening) > 1);
     }
 
-    /// Reserves a place at a level, if there is one. Each level has its own: threads that wait for those below them do not
-    /// keep them from running.
-    fn reserve_place(&self, id: &ThreadId, level: u64) -> bool {
-        let mut levels = lock(&self.levels);
-        let used = levels.values().filter(|known| **known == level).count();
-        let is_free = used < self.setup.max_threads && !levels.contains_key(id);
-        if is_free {
-            levels.insert(id.clone(), level);
-        }
-        is_free
-    }
-
-    /// Takes those that fit, several at once.
-    async fn consider_all(self: &Arc<Self>, waiting: Vec<SubmittedThread>) {
-        let mut tasks = tokio::task::JoinSet::new();
-        for found in waiting {
-            let (id, level) = (found.row.id.clone(), found.row.depth);
-            let is_refused = lock(&self.refusals).get(&id).is_some_and(|at| at.elapsed() < REFUSAL_TTL);
-            if is_refused || !self.reserve_place(&id, level) {
-                continue;
-            }
-            if tasks.len() >= MAX_TAKEN_AT_ONCE {
-                let _ = tasks.join_next().await;
-            }
-            let worker = Arc::clone(self);
-            tasks.spawn(async move { worker.consider(found).await });
-        }
-        while tasks.join_next().await.is_some() {}
-    }
-
-    async fn consider(self: &Arc<Self>, found: SubmittedThread) {
-        let id = found.row.id.clone();
-        match self.take(&found).await {
-            Ok(TakeOutcome::Taken) => {
-                self.taken.fetch_add(1, Ordering::Relaxed);
-                return;
-            }
-            Ok(TakeOutcome::Left) => {}
-            Err(error) => {
-                self.refused.fetch_add(1, Ordering::Relaxed);
-                self.log(&format!("{id} is not run: {error}"));
-                self.remember_refusal(&id);
-                let note = format!("worker {}: {}", self.setup.name, one_line(&error.to_string()));
-                // For `rye thread show`. Another worker may run it all the same.
-                let _ = self.store().shared().set_note(&id, &note).await;
-            }
-        }
-        lock(&self.levels).remove(&id);
-    }
-
-    fn remember_refusal(&self, id: &ThreadId) {
-        let mut refusals = lock(&self.refusals);
-        refusals.retain(|_, at| at.elapsed() < REFUSAL_TTL);
-        refusals.insert(id.clone(), Instant::now());
-    }
-
-    async fn take(self: &Arc<Self>, found: &SubmittedThread) -> Result<TakeOutcome> {
-        let body = self.body(&found.submission).await?;
-        let missing = body.labels.iter().any(|label| !self.labels.contains(label));
-        if missing {
-            return Ok(TakeOutcome::Left);
-        }
-        let (row, signer) = (&found.row, found.signer.as_deref());
-        if !is_made_by_worker(&row.id, &found.submission, row.records == 1, signer, &self.workers) {
-            let message = format!("the submission is refused: {} was not made by a worker", row.id);
-            return Err(Error::new(Code::SubmissionRefused, message)
-                .hint("list the keys of all workers in threads.stores.NAME.workers"));
-        }
-        let tree = self.tree(body).await?;
-        *lock(&tree.last_used) = Instant::now();
-        match tree.threads.take_submitted(&found.row).await? {
-            true => Ok(TakeOutcome::Taken),
-            false => Ok(TakeOutcome::Left),
-        }
-    }
-
-    /// What was submitted, verified once.
-    async fn body(&self, submission: &Submission) -> Result<Arc<SubmissionBody>> {
-        let known = lock(&self.bodies).get(&submission.digest).cloned();
-        if let Some(body) = known.filter(|body| body.thread == submission.root) {
-            return Ok(body);
-        }
-        let (store, submission) = (self.store().clone(), submission.clone());
-        let (digest, mut users) = (submission.digest, self.setup.config.users.clone());
-        users.push(self.place.signing_key.public_key());
-        let read = tokio::task::spawn_blocking(move || read_submission(&store, &submission, &users)).await;
-        let read = read.map_err(|error| Error::new(Code::Io, format!("it broke off: {error}")))?;
-        let body = Arc::new(read?);
-        let mut bodies = lock(&self.bodies);
-        if bodies.len() >= MAX_KNOWN {
-            bodies.clear();
-        }
-        bodies.insert(digest, Arc::clone(&body));
-        Ok(body)
-    }
-
-    async fn tree(self: &Arc<Self>, body: Arc<SubmissionBody>) -> Result<Arc<WorkerTree>> {
-        let id = body.thread.clone();
-        let opening = Arc::clone(lock(&self.openings).entry(id.clone()).or_default());
-        // Of several threads of a tree one opens it.
-        let _turn = opening.lock().await;
-        if let Some(tree) = lock(&self.trees).get(&id) {
-            return Ok(Arc::clone(tree));
-        }
-        let pool: Arc<dyn BackgroundHost> = Arc::new(WorkerPool);
-        let tree = WorkerTree::open(&self.setup, &self.place, pool, self.trees_dir.path(), body).await?;
-        let tree = Arc::new(tree);
-        lock(&self.trees).insert(id, Arc::clone(&tree));
-        Ok(tree)
-    }
-
     /// Takes nothing more, waits for what runs, and gives back what takes too long.
     async fn drain(self: &Arc<Self>) {
         self.is_draining.store(true, Ordering::Relaxed);
@@ -481,29 +371,5 @@ impl Worker {
         if let Err(error) = self.store().shared().put_worker(&self.setup.name, "", now_ms).await {
             self.log(&format!("the store was not told of the end: {error}"));
         }
-    }
-}
-
-/// Where threads of a tree that are not waited for are left: with all workers.
-struct WorkerPool;
-
-impl BackgroundHost for WorkerPool {
-    fn connect(&self) -> Result<Box<dyn BackgroundConnection>> {
-        Ok(Box::new(WorkerPool))
-    }
-
-    fn has_threads(&self) -> bool {
-        true
-    }
-}
-
-impl BackgroundConnection for WorkerPool {
-    fn take_over(self: Box<Self>, _: &[ThreadId]) -> Result<TakeoverReport> {
-        Ok(TakeoverReport { pid: std::process::id(), refused: BTreeMap::new() })
-    }
-
-    fn resume(self: Box<Self>, _: &ThreadId, _: &ResumeOptions) -> Result<Option<u32>> {
-        // Workers take what the store says, and nothing from a person.
-        Ok(None)
     }
 }

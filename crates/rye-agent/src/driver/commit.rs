@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rye_model::{ModelResponse, ToolCall};
+use serde_json::Value;
 
 use super::effects::PendingEffect;
 use super::{DriverError, ThreadDriver};
@@ -164,7 +165,7 @@ impl ThreadDriver {
             self.transcript.seal(turn, is_stop, self.deps.clock.now_ms(), &self.deps.signer);
         }
         let status = match &batch.outcome {
-            Some(outcome) => Some(status_change(outcome)),
+            Some(outcome) => Some(self.stop_change(outcome).await),
             None if self.is_marked_running => None,
             None => Some(StatusChange::to(ThreadStatus::Running)),
         };
@@ -207,6 +208,19 @@ impl ThreadDriver {
             }
         }
         Ok(refused)
+    }
+
+    /// How a thread stands that stops, with what else is recorded of that.
+    async fn stop_change(&mut self, outcome: &ThreadOutcome) -> StatusChange {
+        let mut change = status_change(outcome);
+        let instance = &self.state.spec.instance;
+        if let Some(recorder) = self.deps.stop_recorder.as_ref().filter(|_| instance.parent.is_none()) {
+            let (name, value) = recorder.record(&instance.thread_id, self.deps.clock.now_ms()).await;
+            if let Some(Value::Object(result)) = &mut change.result {
+                result.insert(name.to_owned(), value);
+            }
+        }
+        change
     }
 
     /// Tells listeners what is durable.

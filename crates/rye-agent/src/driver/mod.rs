@@ -180,6 +180,14 @@ pub struct DriverDeps {
     pub budget: Option<Arc<dyn BudgetAccess>>,
     /// Where results that are too long are kept.
     pub artifacts: Option<Arc<dyn ArtifactStore>>,
+    /// What else is recorded of a thread without a parent when it stops.
+    pub stop_recorder: Option<Arc<dyn StopRecorder>>,
+}
+
+/// Adds to what is recorded of a thread that ended or stopped: under a name, beside its outcome.
+pub trait StopRecorder: Send + Sync {
+    /// What is to be recorded. It fails in its own words: the thread has stopped in any case.
+    fn record(&self, thread: &ThreadId, at_ms: u64) -> BoxFuture<'_, (&'static str, Value)>;
 }
 
 /// How a thread is asked to end.

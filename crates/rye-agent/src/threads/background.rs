@@ -115,11 +115,14 @@ impl Threads {
     }
 
     /// Resumes a thread that outlives this process; where no other process can run it, it runs here as long as this one
-    /// does. Gives the process that runs it.
+    /// does. Gives the process that runs it; none when workers do.
     ///
     /// # Errors
     /// As [`Threads::resume`].
-    pub async fn resume_detached(&self, id: &ThreadId, options: &ResumeOptions) -> Result<u32> {
+    pub async fn resume_detached(&self, id: &ThreadId, options: &ResumeOptions) -> Result<Option<u32>> {
+        if self.request_resume(id, options).await? {
+            return Ok(None);
+        }
         let runner = match self.runtime.connect_background().await {
             Ok(connection) => {
                 let (id, options) = (id.clone(), options.clone());
@@ -128,11 +131,11 @@ impl Threads {
             Err(error) if error.code == Code::NoBackground => None,
             Err(error) => return Err(error),
         };
-        if let Some(pid) = runner {
-            return Ok(pid);
+        if runner.is_some() {
+            return Ok(runner);
         }
         self.resume(id, options, CancelSignal::default()).await?;
-        Ok(std::process::id())
+        Ok(Some(std::process::id()))
     }
 
     /// Resumes a thread whose question was answered: where a thread above it runs, or in the background. Whether it
@@ -148,6 +151,10 @@ impl Threads {
         let open = store.open_approvals(Some(id)).await?.approvals;
         if open.iter().any(|question| question.thread == row.id) {
             return Ok(false);
+        }
+        // A worker that sees the answer resumes it.
+        if self.runtime.is_left_to_workers(id).await? {
+            return Ok(true);
         }
         let is_running = |row: &ThreadRow| row.status == ThreadStatus::Running;
         if store.ancestors(id).await?.iter().any(is_running) {

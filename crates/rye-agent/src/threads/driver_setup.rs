@@ -15,8 +15,8 @@ use crate::action::Action;
 use crate::callback::TokenIssuer;
 use crate::dispatch::{Dispatcher, EngineDispatcher};
 use crate::driver::{
-    BoxFuture, ChildHandle, Children, DriverDeps, Listener, MillisClock, SlottedPool, ThreadJournal,
-    system_jitter,
+    BoxFuture, ChildHandle, Children, DriverDeps, Listener, MillisClock, SlottedPool, StopRecorder,
+    ThreadJournal, system_jitter,
 };
 use crate::envelope::ResultEnvelope;
 use crate::machine::ToolResult;
@@ -38,6 +38,8 @@ pub(super) struct DriverSetup {
     pub(super) folder: PathBuf,
     /// What tools that run in their own threads reach of the store.
     pub(super) store: StoreHandle,
+    /// What else is recorded of threads that stop.
+    pub(super) stop_recorder: Option<Arc<dyn StopRecorder>>,
 }
 
 impl DriverSetup {
@@ -57,6 +59,7 @@ impl DriverSetup {
             jitter: Arc::new(system_jitter),
             budget: Some(Arc::new(StoreBudget(self.store.clone()))),
             artifacts: Some(Arc::new(ThreadArtifacts(self.store.clone(), id.clone(), self.clock.now_ms()))),
+            stop_recorder: self.stop_recorder.clone(),
         }
     }
 }

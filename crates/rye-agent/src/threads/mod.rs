@@ -22,6 +22,7 @@ mod records;
 mod replay;
 mod responses;
 mod resume;
+mod resume_request;
 mod running;
 mod start;
 mod transcripts;
@@ -52,7 +53,7 @@ use crate::callback::TokenIssuer;
 use crate::config::{LedgerSchema, OrphanDetection, ThreadConfig, WatchedConfig};
 use crate::cost::Cost;
 use crate::dispatch::EngineDispatcher;
-use crate::driver::{CancelSignal, DriverDeps, DriverError, Listener, MillisClock};
+use crate::driver::{CancelSignal, DriverDeps, DriverError, Listener, MillisClock, StopRecorder};
 use crate::limits::ThreadLimits;
 use crate::machine::ThreadOutcome;
 use crate::rolling::RollingBudgets;
@@ -111,6 +112,8 @@ pub struct WorkerPlace {
     pub signing_key: Arc<SecretKey>,
     /// The worker, by which others judge whether it lives.
     pub owner: Owner,
+    /// What else is recorded of threads of one tree that stop.
+    pub stop_recorder: Option<Arc<dyn StopRecorder>>,
 }
 
 /// The threads of one space. Clones are the same threads.
@@ -232,6 +235,7 @@ impl Threads {
             clock: Arc::clone(&clock),
             folder: folder.clone(),
             store,
+            stop_recorder: setup.worker.as_ref().and_then(|worker| worker.stop_recorder.clone()),
         });
         let running = Arc::new(RunningThreads::default());
         let owner = setup.worker.as_ref().map_or_else(current_owner, |worker| worker.owner.clone());

@@ -15,7 +15,7 @@ use crate::limits::ThreadLimits;
 use crate::machine::{ApprovalAnswer, ApprovalKind, ThreadEvent, ThreadState};
 use crate::money::Nanos;
 use crate::status::ThreadStatus;
-use crate::store::{ApprovalDecision, Claim, ClaimOutcome, ClaimPolicy, Owner, SHARED_LEASE_MS};
+use crate::store::{ApprovalDecision, Claim, ClaimOutcome, ClaimPolicy, Owner, SHARED_LEASE_MS, ThreadRow};
 use crate::thread_id::ThreadId;
 
 /// What happened to a thread, each with its time.
@@ -65,13 +65,7 @@ impl ThreadRuntime {
             .await?
             .ok_or_else(|| Error::from(crate::store::ThreadStoreError::NoThread(id.clone())))?;
         if row.status.is_terminal() {
-            return Err(Error::new(Code::ThreadEnded, format!("{id} has ended: {}", row.status))
-                .detail("thread_id", id.as_str())
-                .hint(format!("see what it did: rye thread show {id}"))
-                .hint(format!(
-                    "continue from it in a new thread: rye run {} --continue {id}",
-                    row.directive
-                )));
+            return Err(ended_error(&row));
         }
         // Before anything is written.
         self.store.ensure_current().await?;
@@ -92,7 +86,7 @@ impl ThreadRuntime {
         }
         Err(Error::new(Code::ThreadHeld, format!("{id} was submitted: workers run it"))
             .detail("thread_id", id.as_str())
-            .hint(format!("answer what it asks: rye thread approve {id}; a worker then resumes it"))
+            .hint(format!("have a worker resume it: rye thread resume {id}"))
             .hint(format!("watch it: rye thread tail {id}")))
     }
 
@@ -212,6 +206,15 @@ impl ThreadRuntime {
         }
         Ok((answers, limits))
     }
+}
+
+/// It has ended, and does not continue itself.
+pub(super) fn ended_error(row: &ThreadRow) -> Error {
+    let ThreadRow { id, status, directive, .. } = row;
+    Error::new(Code::ThreadEnded, format!("{id} has ended: {status}"))
+        .detail("thread_id", id.as_str())
+        .hint(format!("see what it did: rye thread show {id}"))
+        .hint(format!("continue from it in a new thread: rye run {directive} --continue {id}"))
 }
 
 /// Only a person lets it continue.

@@ -91,15 +91,15 @@ impl ThreadRuntime {
     /// The thread exists from here on; caps on children are counted in the same transaction.
     /// A thread without an owner continues by itself: another process takes it over.
     pub(super) async fn register(&self, spec: &Arc<ThreadSpec>, owner: Option<Owner>) -> Result<Claim> {
-        self.register_with(spec, owner, None).await
+        self.register_with(spec, owner, &[]).await
     }
 
-    /// As [`ThreadRuntime::register`]; with a submission and its archive, any worker takes the thread.
+    /// As [`ThreadRuntime::register`]; with a submission, the first of these blobs, any worker takes the thread.
     pub(super) async fn register_with(
         &self,
         spec: &Arc<ThreadSpec>,
         owner: Option<Owner>,
-        submitted: Option<(Digest, Digest)>,
+        submitted: &[Digest],
     ) -> Result<Claim> {
         let digest = self.records.store_template(&spec.template).await?;
         let header = JournalHeader::new(spec.instance.clone(), digest.to_string());
@@ -134,10 +134,10 @@ impl ThreadRuntime {
             owner: owner.clone(),
             blobs: std::iter::once(digest)
                 .chain(shown_digests(&spec.instance))
-                .chain(submitted.into_iter().flat_map(|(submission, archive)| [submission, archive]))
+                .chain(submitted.iter().copied())
                 .collect(),
             records: vec![JournalRecord { at_ms, sequence: 1, body }],
-            submission: submitted.map(|(submission, _)| submission),
+            submission: submitted.first().copied(),
             at_ms,
         };
         let created = match self.store.create(new).await {

@@ -30,14 +30,14 @@ impl Threads {
         self.runtime.records.store_template(&prepared.spec.template).await
     }
 
-    /// Registers a thread for workers.
-    pub(crate) async fn register_submitted(
-        &self,
-        spec: &Arc<ThreadSpec>,
-        submission: Digest,
-        archive: Digest,
-    ) -> Result<()> {
-        self.runtime.register_with(spec, None, Some((submission, archive))).await.map(drop)
+    /// Registers a thread for workers: its submission is the first of these blobs, and names the others.
+    pub(crate) async fn register_submitted(&self, spec: &Arc<ThreadSpec>, blobs: &[Digest]) -> Result<()> {
+        self.runtime.register_with(spec, None, blobs).await.map(drop)
+    }
+
+    /// Whether a thread runs here.
+    pub(crate) fn runs(&self, id: &ThreadId) -> bool {
+        self.runtime.running.claim(id).is_some()
     }
 
     /// What a thread is, and the first record of its journal.
@@ -64,16 +64,23 @@ impl Threads {
     /// When it cannot continue.
     pub(crate) async fn take_submitted(&self, row: &ThreadRow) -> Result<bool> {
         let held = |error: Error| if error.code == Code::ThreadHeld { Ok(false) } else { Err(error) };
-        if row.status == ThreadStatus::Suspended {
-            let options = ResumeOptions { is_unattended: true, ..ResumeOptions::default() };
-            let resumed = self.runtime.resume(&row.id, &options, CancelSignal::default()).await;
-            return resumed.map(|_| true).or_else(held);
-        }
+        let options = match row.status {
+            ThreadStatus::Suspended => self.runtime.requested_options(row).await?,
+            _ => ResumeOptions { by: "rye".to_owned(), ..ResumeOptions::default() },
+        };
         let claim = match self.runtime.claim_thread(&row.id).await {
             Ok(claim) => claim,
             Err(error) => return held(error),
         };
-        let options = ResumeOptions { by: "rye".to_owned(), ..ResumeOptions::default() };
+        // Another worker may have had it meanwhile: what was requested is for the thread as it stood.
+        let now = self.runtime.records.row(&row.id).await;
+        if !now.is_ok_and(|now| (now.status, now.records) == (row.status, row.records)) {
+            let _ = self.runtime.store.release_claim(&row.id, claim).await;
+            return Ok(false);
+        }
+        if row.status == ThreadStatus::Suspended {
+            self.runtime.control.clear_cancel_request(&row.id).await;
+        }
         self.runtime.resume_claimed(&row.id, claim, &options, CancelSignal::default()).await.map(|_| true)
     }
 

@@ -173,7 +173,8 @@ async fn stopped_thread_is_resumed_in_background() {
         let pid = threads.resume_detached(&id, &options).await.expect("resumed");
         assert_eq!(*background.received.lock().expect("given"), [(id.clone(), true)]);
         // One that does not know such requests leaves it to this process.
-        let expected = if is_older { (std::process::id(), "completed") } else { (7, "suspended") };
+        let expected =
+            if is_older { (Some(std::process::id()), "completed") } else { (Some(7), "suspended") };
         assert_eq!((pid, wait_for(&threads, &id).await["status"].as_str()), (expected.0, Some(expected.1)));
     }
 }

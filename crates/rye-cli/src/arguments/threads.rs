@@ -47,6 +47,9 @@ pub struct RunArguments {
     /// Only a worker that has this secret; can be repeated
     #[arg(long = "secret", value_name = "VARIABLE", requires = "on")]
     pub secrets: Vec<String>,
+    /// Give the worker project files: snapshot (those here, without what .gitignore names) or git+URL@COMMIT
+    #[arg(long, value_name = "SOURCE", requires = "on")]
+    pub checkout: Option<String>,
     /// Show what would run without starting a thread
     #[arg(long)]
     pub dry_run: bool,
@@ -176,6 +179,11 @@ pub enum ThreadCommand {
         #[arg(long)]
         full: bool,
     },
+    /// Print what a submitted thread changed in its project files, or apply it here
+    #[command(
+        after_help = "rye thread patch 0a1b | git apply --check\nrye thread patch 0a1b --apply\n\nA thread has a patch if it was submitted with --checkout. Nothing is applied by itself."
+    )]
+    Patch(PatchArguments),
     /// Send the notifications for a thread's present state again
     #[command(
         after_help = "Commands and webhooks are configured in notifications.yaml of your own space; see docs/threads/notifications.md."
@@ -284,6 +292,20 @@ pub struct ResumeArguments {
     /// Try again, with growing pauses, until a model provider answers
     #[arg(long)]
     pub when_available: bool,
+}
+
+// `rye thread patch`
+#[derive(Debug, Args)]
+pub struct PatchArguments {
+    /// The thread's id or its beginning
+    #[arg(value_name = "THREAD", add = ArgValueCompleter::new(completion::threads))]
+    pub id: String,
+    /// Apply it to this project: nothing is changed unless every file is as it was for the thread
+    #[arg(long)]
+    pub apply: bool,
+    /// Apply it though a worker died on the way, and earlier changes are missing
+    #[arg(long, requires = "apply")]
+    pub accept_incomplete: bool,
 }
 
 // `rye thread fork`

@@ -1,6 +1,6 @@
 //! Arguments of `rye worker`, and of looking at the store it works with.
 
-use clap::Args;
+use clap::{Args, Subcommand};
 
 // `rye worker`
 #[derive(Debug, Args)]
@@ -20,6 +20,9 @@ pub struct WorkerArguments {
     /// Offer the secret in this variable, by its name alone; can be repeated
     #[arg(long = "secret", value_name = "VARIABLE")]
     pub secrets: Vec<String>,
+    /// Fetch repositories that submissions name from below this address; can be repeated [default: from none]
+    #[arg(long = "checkout-from", value_name = "git+URL")]
+    pub checkout_places: Vec<String>,
     /// How many trees run at once, and of each level below how many threads
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub max_threads: u32,
@@ -37,4 +40,25 @@ pub struct DoctorArguments {
     /// Only the store of threads that machines share: whether it can be used, and by whom
     #[arg(long)]
     pub store: bool,
+}
+
+// `rye store`
+#[derive(Debug, Subcommand)]
+pub enum StoreCommand {
+    /// Move the threads of this project to another store
+    #[command(
+        after_help = "rye store migrate --from local --to team     from the project's files to the store `team` of your settings\nrye store migrate --from team --to local     and back\n\nTrees that have ended are copied; those that may still be resumed move, so that only one store resumes them. Nothing moves while a\nthread is at work, or when the other store has one of them with another content. It can be run again if it broke off."
+    )]
+    Migrate(MigrateArguments),
+}
+
+// `rye store migrate`
+#[derive(Debug, Args)]
+pub struct MigrateArguments {
+    /// The store they are in: local, or a name in threads.stores of your settings
+    #[arg(long, value_name = "NAME")]
+    pub from: String,
+    /// The store they go to: local, or a name in threads.stores of your settings
+    #[arg(long, value_name = "NAME")]
+    pub to: String,
 }

@@ -27,6 +27,7 @@ mod schedule;
 mod setup;
 mod sign_watch;
 mod signing;
+mod store;
 mod test;
 mod threads;
 mod top;
@@ -44,7 +45,7 @@ use rye_space::Roots;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::arguments::{Arguments, CliCommand, InstallationCommand, ItemArguments};
+use crate::arguments::{Arguments, CliCommand, InstallationCommand, ItemArguments, StoreCommand};
 use crate::explain;
 use crate::global::GlobalArguments;
 use crate::output::Output;
@@ -264,6 +265,9 @@ pub fn run(arguments: &Arguments) -> CommandResult {
         CliCommand::Background { keys } => background::run(keys),
         CliCommand::Ci => ci::ci(&CommandContext::open(global)?),
         CliCommand::Worker(arguments) => worker::run(global, arguments),
+        CliCommand::Store(StoreCommand::Migrate(arguments)) => {
+            store::migrate(&CommandContext::open(global)?, arguments)
+        }
         CliCommand::Doctor(doctor) => setup::doctor(&CommandContext::open(global)?, doctor.store),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use rye_agent::cluster::SubmitOptions;
+use rye_agent::cluster::{CheckoutRequest, SubmitOptions};
 use rye_agent::driver::CancelSignal;
 use rye_agent::file_inputs::FileAccess;
 use rye_agent::prepare::ThreadRequest;
@@ -126,7 +126,11 @@ fn submit(
             .hint(format!("rye config set threads.store {name} --space user"))
             .into());
     }
-    let options = SubmitOptions { labels: arguments.labels.clone(), secrets: arguments.secrets.clone() };
+    let options = SubmitOptions {
+        labels: arguments.labels.clone(),
+        secrets: arguments.secrets.clone(),
+        checkout: arguments.checkout.as_deref().map(CheckoutRequest::parse).transpose()?,
+    };
     let CommandContext { settings, engine, output } = context;
     let threads = runner::open_for_submission(&settings, engine, &request)?;
     let report = runner::build_runtime()?.block_on(threads.submit(request, options))?;

@@ -315,6 +315,7 @@ impl Process {
             jitter: Arc::new(move || u32::try_from(jitter.rng.below(1001)).unwrap_or(500)),
             budget: None,
             artifacts: None,
+            stop_recorder: None,
         };
         let has_children = spec.instance.parent.is_none();
         let model = |index| -> Arc<dyn ModelProvider> {

@@ -76,11 +76,37 @@ pub fn resume(context: CommandContext, arguments: &ResumeArguments) -> CommandRe
         by: context.settings.owner.clone(),
         ..ResumeOptions::default()
     };
+    if row.is_submitted {
+        return request_resume(context, &row.id, &changes, arguments.when_available);
+    }
     let id = row.id.clone();
     let options = DriveOptions { retries_provider: arguments.when_available };
     runner::drive_with(context, options, resume_view(&row), async move |threads, signal| {
         threads.resume(&id, &changes, signal).await
     })
+}
+
+/// Asks workers to resume a thread of theirs.
+fn request_resume(
+    context: CommandContext,
+    id: &ThreadId,
+    changes: &ResumeOptions,
+    is_retried: bool,
+) -> CommandResult {
+    let CommandContext { settings, engine, output } = context;
+    if is_retried {
+        output.note("--when-available is for threads that run here: a worker tries once for each request");
+    }
+    let threads = runner::open_threads(&settings, engine, None)?;
+    runner::build_runtime()?.block_on(threads.request_resume(id, changes))?;
+    if output.is_json {
+        let data = json!({"thread_id": id, "requested": true});
+        output.print_json(&rye_engine::success_response(Some("thread"), Some(id.as_str()), data))?;
+        return Ok(());
+    }
+    output.print(format_args!("{id} {}", paint(SUCCESS, "resume requested")))?;
+    output.note(paint(DIM, format_args!("a worker resumes it; follow it: rye thread tail {id}")));
+    Ok(())
 }
 
 /// `rye thread wait`

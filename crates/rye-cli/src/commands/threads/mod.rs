@@ -7,6 +7,7 @@ mod cost;
 mod fork;
 mod list;
 mod notify;
+mod patch;
 mod prune;
 mod rebuild;
 pub mod runner;
@@ -63,6 +64,7 @@ pub fn run(global: &GlobalArguments, command: &ThreadCommand) -> CommandResult {
         }
         ThreadCommand::Approvals { id, full } => approvals::approvals(&open()?, id.as_deref(), *full),
         ThreadCommand::Notify { id } => notify::notify(CommandContext::open_for_run(global)?, id),
+        ThreadCommand::Patch(arguments) => patch::patch(&open()?, arguments),
         ThreadCommand::Rebuild => rebuild::rebuild(&open()?),
         ThreadCommand::Prune(arguments) => prune::prune(&open()?, arguments),
     }

@@ -1,6 +1,6 @@
 //! `thread show`: one thread, whole.
 
-use rye_agent::cluster::placement_reason;
+use rye_agent::cluster::{PatchSummary, placement_reason};
 use rye_agent::limits::LIMIT_NAMES;
 use rye_agent::money::Nanos;
 use rye_agent::store::{Charge, ChargeScope, ThreadRow};
@@ -94,6 +94,17 @@ fn render(
     add_field("reason", paint(WARNING, truncate(error, 400)).repeat(usize::from(!error.is_empty())));
     if index.waits_for_worker(row) {
         add_field("waits", placement_reason(&index.store, row).unwrap_or_default());
+    }
+    if let Some(patch) = PatchSummary::of_row(row) {
+        let gap = if patch.is_incomplete { " · incomplete" } else { "" };
+        let text = match &patch.error {
+            Some(error) => format!("none: {}", truncate(error, 200)),
+            None => {
+                let files = pluralize(patch.files as u64, "file");
+                format!("{files}{gap} · rye thread patch {}", row.id)
+            }
+        };
+        add_field("patch", text);
     }
     let approvals = index.store.open_approvals(Some(&row.id))?.approvals;
     if !approvals.is_empty() {

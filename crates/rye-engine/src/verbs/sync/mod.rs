@@ -35,7 +35,7 @@ pub use git::LeftOutReason;
 pub use outdated::{OutdatedBundle, OutdatedReport, outdated};
 pub use plan::{PreparedBundle, PreparedSync, SyncOptions, SyncPreview, prepare_sync, prepare_upgrade};
 pub use rye_bundle::project::SourceFields;
-pub use source_tree::{SourceFolder, fetch_source, is_archive_name, unpack_source};
+pub use source_tree::{SourceFolder, fetch_commit, fetch_source, is_archive_name, unpack_source};
 
 use super::install::{self, ConflictPreference, InstallOptions, ProjectFile};
 use super::trust::check_not_damaged;

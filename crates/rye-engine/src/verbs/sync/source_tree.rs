@@ -67,6 +67,29 @@ pub fn fetch_source(
     }
 }
 
+/// Fetches one commit of a repository: the commit by its whole name, and nothing else that is called so.
+///
+/// # Errors
+/// When it is not a repository's address, cannot be reached, has no such commit, or holds too much. Nothing is kept then.
+pub fn fetch_commit(
+    engine: &Engine,
+    address: &str,
+    commit: &str,
+    cancel: &lillux::CancelToken,
+) -> Result<SourceFolder> {
+    let fields = SourceFields { rev: Some(commit.to_owned()), ..SourceFields::default() };
+    let source = RequirementSource::parse(address, &fields)
+        .map_err(|error| Error::new(Code::InvalidArgument, error.to_string()).hint(address_hint(address)))?;
+    match &source {
+        RequirementSource::Git(git) if is_commit(commit) => {
+            let (mut on_bytes, on_files) = (|_, _| {}, |_, _| {});
+            let fetch = FetchContext { cancel, on_bytes: &mut on_bytes, on_files: &on_files };
+            fetch_repository(engine, &source, git, &fetch)
+        }
+        _ => Err(Error::new(Code::InvalidArgument, not_fetched(address)).hint(address_hint(address))),
+    }
+}
+
 /// Whether a file of this name is an archive that can be imported.
 #[must_use]
 pub fn is_archive_name(name: &str) -> bool {

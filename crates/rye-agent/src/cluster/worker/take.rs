@@ -1,0 +1,150 @@
+//! Taking threads: which of those that wait fit, what was submitted, and the tree that each belongs to.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use rye_engine::{Code, Error, Result};
+use rye_item::text::one_line;
+
+use super::pool::WorkerPool;
+use super::{Worker, lock};
+use crate::cluster::submission::SubmissionBody;
+use crate::cluster::tree::{WorkerTree, belongs_elsewhere, is_made_by_worker, read_submission};
+use crate::store::{Submission, SubmittedThread};
+use crate::thread_id::ThreadId;
+use crate::threads::BackgroundHost;
+
+/// How long something that was refused is not tried again: settings may have changed then.
+const REFUSAL_TTL: Duration = Duration::from_secs(30);
+/// Threads that are taken at the same time.
+const MAX_TAKEN_AT_ONCE: usize = 8;
+/// Submissions that are remembered.
+const MAX_KNOWN: usize = 4096;
+
+/// What becomes of a thread that waits.
+enum TakeOutcome {
+    /// It runs here.
+    Taken,
+    /// Another worker has it, or it does not fit.
+    Left,
+}
+
+impl Worker {
+    /// Reserves a place at a level, if there is one. Each level has its own: threads that wait for those below them do not
+    /// keep them from running.
+    fn reserve_place(&self, id: &ThreadId, level: u64) -> bool {
+        let mut levels = lock(&self.levels);
+        let used = levels.values().filter(|known| **known == level).count();
+        let is_free = used < self.setup.max_threads && !levels.contains_key(id);
+        if is_free {
+            levels.insert(id.clone(), level);
+        }
+        is_free
+    }
+
+    /// Takes those that fit, several at once.
+    pub(super) async fn consider_all(self: &Arc<Self>, waiting: Vec<SubmittedThread>) {
+        let mut tasks = tokio::task::JoinSet::new();
+        for found in waiting {
+            let (id, level) = (found.row.id.clone(), found.row.depth);
+            let is_refused = lock(&self.refusals).get(&id).is_some_and(|at| at.elapsed() < REFUSAL_TTL);
+            if is_refused || !self.reserve_place(&id, level) {
+                continue;
+            }
+            if tasks.len() >= MAX_TAKEN_AT_ONCE {
+                let _ = tasks.join_next().await;
+            }
+            let worker = Arc::clone(self);
+            tasks.spawn(async move { worker.consider(found).await });
+        }
+        while tasks.join_next().await.is_some() {}
+    }
+
+    async fn consider(self: &Arc<Self>, found: SubmittedThread) {
+        let id = found.row.id.clone();
+        match self.take(&found).await {
+            Ok(TakeOutcome::Taken) => {
+                self.taken.fetch_add(1, Ordering::Relaxed);
+                return;
+            }
+            Ok(TakeOutcome::Left) => {}
+            Err(error) => {
+                self.refused.fetch_add(1, Ordering::Relaxed);
+                self.log(&format!("{id} is not run: {error}"));
+                self.remember_refusal(&id);
+                let note = format!("worker {}: {}", self.setup.name, one_line(&error.to_string()));
+                // For `rye thread show`. Another worker may run it all the same.
+                let _ = self.store().shared().set_note(&id, &note).await;
+            }
+        }
+        lock(&self.levels).remove(&id);
+    }
+
+    fn remember_refusal(&self, id: &ThreadId) {
+        let mut refusals = lock(&self.refusals);
+        refusals.retain(|_, at| at.elapsed() < REFUSAL_TTL);
+        refusals.insert(id.clone(), Instant::now());
+    }
+
+    async fn take(self: &Arc<Self>, found: &SubmittedThread) -> Result<TakeOutcome> {
+        let body = self.body(&found.submission).await?;
+        let missing = body.labels.iter().any(|label| !self.labels.contains(label));
+        if missing {
+            return Ok(TakeOutcome::Left);
+        }
+        let (row, signer) = (&found.row, found.signer.as_deref());
+        if !is_made_by_worker(&row.id, &found.submission, row.records == 1, signer, &self.workers) {
+            let message = format!("the submission is refused: {} was not made by a worker", row.id);
+            return Err(Error::new(Code::SubmissionRefused, message)
+                .hint("list the keys of all workers in threads.stores.NAME.workers"));
+        }
+        if body.checkout.is_some() {
+            let open = lock(&self.trees).get(&body.thread).cloned();
+            if belongs_elsewhere(self.store(), &found.row, open.as_deref()).await? {
+                return Ok(TakeOutcome::Left);
+            }
+        }
+        let tree = self.tree(body).await?;
+        *lock(&tree.last_used) = Instant::now();
+        match tree.threads.take_submitted(&found.row).await? {
+            true => Ok(TakeOutcome::Taken),
+            false => Ok(TakeOutcome::Left),
+        }
+    }
+
+    /// What was submitted, verified once.
+    async fn body(&self, submission: &Submission) -> Result<Arc<SubmissionBody>> {
+        let known = lock(&self.bodies).get(&submission.digest).cloned();
+        if let Some(body) = known.filter(|body| body.thread == submission.root) {
+            return Ok(body);
+        }
+        let (store, submission) = (self.store().clone(), submission.clone());
+        let (digest, mut users) = (submission.digest, self.setup.config.users.clone());
+        users.push(self.place.signing_key.public_key());
+        let read = tokio::task::spawn_blocking(move || read_submission(&store, &submission, &users)).await;
+        let read = read.map_err(|error| Error::new(Code::Io, format!("it broke off: {error}")))?;
+        let body = Arc::new(read?);
+        let mut bodies = lock(&self.bodies);
+        if bodies.len() >= MAX_KNOWN {
+            bodies.clear();
+        }
+        bodies.insert(digest, Arc::clone(&body));
+        Ok(body)
+    }
+
+    async fn tree(self: &Arc<Self>, body: Arc<SubmissionBody>) -> Result<Arc<WorkerTree>> {
+        let id = body.thread.clone();
+        let opening = Arc::clone(lock(&self.openings).entry(id.clone()).or_default());
+        // Of several threads of a tree one opens it.
+        let _turn = opening.lock().await;
+        if let Some(tree) = lock(&self.trees).get(&id) {
+            return Ok(Arc::clone(tree));
+        }
+        let pool: Arc<dyn BackgroundHost> = Arc::new(WorkerPool);
+        let tree = WorkerTree::open(&self.setup, &self.place, pool, self.trees_dir.path(), body).await?;
+        let tree = Arc::new(tree);
+        lock(&self.trees).insert(id, Arc::clone(&tree));
+        Ok(tree)
+    }
+}
