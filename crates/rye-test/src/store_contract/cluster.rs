@@ -117,7 +117,7 @@ pub fn requested_threads_wait_for_workers_once(open: OpenStore) {
             reason: Some(SuspendReason::Provider),
             ..StatusChange::to(ThreadStatus::Suspended)
         };
-        let records = vec![record(1, "stopped")];
+        let records = vec![record("stopped")];
         world.commit(ThreadCommit { records, status: Some(status), is_last: true, ..commit_for(1, claim) });
     };
     assert!(world.store.request_resume(&thread_id(1), &decision("+1")).is_err(), "it is at work");
