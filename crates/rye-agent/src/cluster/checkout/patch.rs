@@ -214,17 +214,17 @@ impl CheckoutPatch {
         let mut out = String::new();
         for change in &self.changes {
             let file = |content: &Option<FileContent>| content.as_ref().map(FileContent::to_file).transpose();
-            push_diff(&mut out, &change.path, file(&change.before)?, file(&change.after)?);
+            push_diff(&mut out, &change.path, file(&change.before)?.as_ref(), file(&change.after)?.as_ref());
         }
         Ok(out)
     }
 }
 
-fn push_diff(out: &mut String, path: &str, before: Option<FileBytes>, after: Option<FileBytes>) {
+fn push_diff(out: &mut String, path: &str, before: Option<&FileBytes>, after: Option<&FileBytes>) {
     let mode = |file: &FileBytes| if file.is_executable { "100755" } else { "100644" };
     // Writing to a text does not fail.
     let _ = writeln!(out, "diff --git a/{path} b/{path}");
-    match (&before, &after) {
+    match (before, after) {
         (None, Some(after)) => _ = writeln!(out, "new file mode {}", mode(after)),
         (Some(before), None) => _ = writeln!(out, "deleted file mode {}", mode(before)),
         (Some(before), Some(after)) if before.is_executable != after.is_executable => {
@@ -232,14 +232,13 @@ fn push_diff(out: &mut String, path: &str, before: Option<FileBytes>, after: Opt
         }
         (Some(_), Some(_)) | (None, None) => {}
     }
-    let bytes = |file: &Option<FileBytes>| file.as_ref().map(|file| file.bytes.clone()).unwrap_or_default();
-    let (old, new) = (bytes(&before), bytes(&after));
+    let (old, new) = (before.map_or(&[][..], |file| &file.bytes), after.map_or(&[][..], |file| &file.bytes));
     if old == new {
         return;
     }
     let from = if before.is_some() { format!("a/{path}") } else { "/dev/null".to_owned() };
     let to = if after.is_some() { format!("b/{path}") } else { "/dev/null".to_owned() };
-    match (as_text(&old), as_text(&new)) {
+    match (as_text(old), as_text(new)) {
         (Some(old), Some(new)) => {
             let _ = writeln!(out, "--- {from}\n+++ {to}");
             let diff = TextDiff::configure().timeout(DIFF_TIMEOUT).diff_lines(old, new);
