@@ -62,7 +62,7 @@ pub(super) fn manifest_fault(manifest: &Value) -> Option<String> {
     if !is_absent_or(&manifest["keywords"], is_list) {
         return Some("`keywords` of its manifest is not a list of texts".to_owned());
     }
-    // One that is no map is reported only, as another field is.
+    // Anything but a map is reported only, as another field is.
     let is_extensions = |found: &Value| {
         !found.is_object() || found.as_object().is_some_and(|map| map.values().all(Value::is_object))
     };
