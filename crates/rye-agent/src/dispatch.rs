@@ -176,6 +176,7 @@ fn request(
         .with_blocking_hook(context.blocking_hook.clone())
         .with_thread(is_hook_tool.then_some(thread))
         .with_callbacks(context.callback.clone().filter(|_| !is_hook_tool))
+        .with_whole_answer(permitted.decides_call())
         .with_grants(Some(grants)))
 }
 

@@ -53,6 +53,8 @@ pub enum ResultMode {
     /// As the last line of its output that is JSON.
     #[default]
     LastJsonLine,
+    /// As its output: one JSON object and nothing else. No item asks for it; a policy's answer is read so.
+    WholeJsonObject,
     /// Its output, error output and exit code are the result.
     Streams,
     /// Its output is the result, as text.

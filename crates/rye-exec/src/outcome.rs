@@ -96,6 +96,7 @@ pub fn from_process_output(mode: ResultMode, exit: ProcessExit, output: ProcessO
     let (result, stdout) = match mode {
         ResultMode::Channel => (parse_channel(&output), output.stdout.clone()),
         ResultMode::LastJsonLine => parse_last_json_line(&output),
+        ResultMode::WholeJsonObject => (parse_whole_object(&output), output.stdout.clone()),
         ResultMode::Streams => {
             let streams = json!({
                 "stdout": output.stdout,
@@ -151,6 +152,16 @@ fn parse_channel(output: &ProcessOutput) -> ParsedResult {
             Ok(value) => ParsedResult::Result(value),
             Err(error) => ParsedResult::Unreadable(format!("the result is not JSON: {error}")),
         },
+    }
+}
+
+/// The output as one JSON object. Whatever else stands there may be the rest of an answer that says the opposite.
+fn parse_whole_object(output: &ProcessOutput) -> ParsedResult {
+    let printed = output.stdout.trim();
+    match serde_json::from_str(printed) {
+        Ok(value @ Value::Object(_)) if !output.is_stdout_cut => ParsedResult::Result(value),
+        _ if printed.is_empty() => ParsedResult::Missing,
+        _ => ParsedResult::Unreadable("what it printed isn't exactly one JSON object".to_owned()),
     }
 }
 
@@ -244,6 +255,40 @@ mod tests {
         let (data, logs) = parse_stdout("plain\n");
         assert_eq!(data, json!({"stdout": "plain\n", "stderr": "", "return_code": 0}));
         assert_eq!(logs, "plain\n");
+    }
+
+    #[test]
+    fn whole_output_is_one_object() {
+        let parse = |output: ProcessOutput| {
+            let outcome = from_process_output(ResultMode::WholeJsonObject, ProcessExit::Code(0), output);
+            (outcome.data, outcome.failure.map(|failure| failure.message().to_owned()))
+        };
+        for printed in ["{}", " {\"call\": {\"block\": \"no\"}}\n", "{\n}\n\n"] {
+            let value: Value = serde_json::from_str(printed).expect("JSON");
+            assert_eq!(parse(output(printed)), (value, None));
+        }
+        let rest = [
+            "{}\n{}",
+            "{} {}",
+            "{}\nbye",
+            "hi\n{}",
+            "{}\n{\"call\": {\"block",
+            "[]",
+            "[{}]",
+            "7",
+            "\"{}\"",
+            "{}\0",
+        ];
+        for printed in rest {
+            let failure = parse(output(printed)).1;
+            assert_eq!(
+                failure.as_deref(),
+                Some("what it printed isn't exactly one JSON object"),
+                "{printed}"
+            );
+        }
+        assert!(parse(ProcessOutput { is_stdout_cut: true, ..output("{}") }).1.is_some());
+        assert_eq!(parse(output("\n")).1, None, "silence is judged by who asked");
     }
 
     #[test]

@@ -16,6 +16,7 @@ use crate::capability::{
     required_capabilities,
 };
 use crate::cost::Cost;
+use crate::envelope::ResultEnvelope;
 use crate::hooks::{Hook, HookKind};
 use crate::item_names;
 use crate::machine::HookControl;
@@ -160,6 +161,9 @@ impl CallAnswer {
             && text(action, "item_type").is_none_or(|item_type| item_type == ItemType::Tool.as_str());
         if revision >= 3 && is_tool && can_steer {
             return match readable_answer(data, event) {
+                Ok(answer) if revision >= 4 && event.is_before() && reports_failure(&answer) => {
+                    Self::Failed(failure_text(&answer))
+                }
                 Ok(answer) => Self::read_change(Some(&answer), can_steer, event),
                 Err(reason) => Self::Failed(reason),
             };
@@ -197,6 +201,11 @@ fn readable_answer(data: Option<&Value>, event: CallEvent) -> Result<Value, Stri
         },
         _ => Ok(Value::Object(answer.clone())),
     }
+}
+
+/// Whether an answer says that the hook could not decide.
+fn reports_failure(answer: &Value) -> bool {
+    ResultEnvelope::parse(answer).reports_failure()
 }
 
 fn failure_text(envelope: &Value) -> String {
@@ -252,7 +261,8 @@ pub fn permit_hook_action(
     if spec.template.revision >= 3 && is_judged && !permitted.is_hook_tool() {
         unasked(spec, permitted.action())?;
     }
-    Ok((hook.id.clone(), permitted))
+    let is_before = CallEvent::parse(&hook.event).is_some_and(CallEvent::is_before);
+    Ok((hook.id.clone(), permitted.deciding_call(is_before && hook.kind == HookKind::Control)))
 }
 
 /// Whether an action that is not the model's call is done: a person is asked about calls of the model only.

@@ -228,9 +228,21 @@ pub struct PermittedAction {
     action: Action,
     principal: Principal,
     capabilities: Capabilities,
+    decides_call: bool,
 }
 
 impl PermittedAction {
+    /// Its answer decides whether a call is made.
+    pub(crate) fn deciding_call(self, decides_call: bool) -> Self {
+        Self { decides_call, ..self }
+    }
+
+    /// Whether its answer decides whether a call is made: it has to be read as a whole.
+    #[must_use]
+    pub fn decides_call(&self) -> bool {
+        self.decides_call
+    }
+
     /// What was allowed.
     #[must_use]
     pub fn action(&self) -> &Action {
@@ -388,6 +400,12 @@ pub fn permit(
     let action = action.clone().validate().map_err(|error| {
         PermissionDenied::new(action, "", format!("Permission denied: {}", one_line(&error.to_string())))
     })?;
+    let permitted = |action| PermittedAction {
+        action,
+        principal,
+        capabilities: capabilities.clone(),
+        decides_call: false,
+    };
     if is_hook_tool(&action) {
         return match (principal, action.primary, action.item_type) {
             (Principal::Hook { origin }, Primary::Execute, Some(ItemType::Tool)) => {
@@ -397,7 +415,7 @@ pub fn permit(
                                    change the ledger";
                     return Err(PermissionDenied::new(&action, "", message.to_owned()));
                 }
-                Ok(PermittedAction { action, principal, capabilities: capabilities.clone() })
+                Ok(permitted(action))
             }
             _ => {
                 let message = format!("Permission denied: {HOOK_TOOLS_PREFIX}/ is for hooks");
@@ -406,7 +424,7 @@ pub fn permit(
         };
     }
     match required_capabilities(&action).into_iter().find(|required| !capabilities.covers(required)) {
-        None => Ok(PermittedAction { action, principal, capabilities: capabilities.clone() }),
+        None => Ok(permitted(action)),
         Some(missing) => {
             let message =
                 format!("Permission denied: '{missing}' not covered by capabilities {capabilities}");

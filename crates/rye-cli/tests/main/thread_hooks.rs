@@ -86,6 +86,44 @@ fn parent_hooks_hold_for_its_children() {
     assert_eq!(user.data(["thread", "verify", &child])["valid"], 1);
 }
 
+/// A program before a call says yes with one object and nothing else: what it prints besides may be the rest of a no.
+#[test]
+fn answers_of_programs_are_read_as_a_whole() {
+    let user = User::initialized();
+    let hooks = policy_hook("before_tool", "rye/file-system/write")
+        .replace("<param name=\"call\">${event}</param>", "");
+    write_directive(&user, "go", &format!("{GRANTS}{hooks}"), "", "Write a file.");
+    let model = FakeModel::start(|seen| match seen.tool_result_texts().len() {
+        0 => write_call("a.txt"),
+        _ => FakeReply::text("done"),
+    });
+    let block = "{\"call\": {\"block\": \"no\"}}";
+    let cases = [
+        ("{}".to_owned(), true),
+        ("{}\nTraceback: cannot read the rules".to_owned(), false),
+        ("warning: x\n{}".to_owned(), false),
+        (format!("{{}}\n{block}"), false),
+        (format!("{block}\n{{}}"), false),
+        (format!("{block}\nbye"), false),
+        ("{}\n{\"call\": {\"block\": \"n".to_owned(), false),
+        ("{\"status\": \"error\", \"error\": \"x\"}".to_owned(), false),
+    ];
+    for (printed, is_made) in cases {
+        let text = format!(
+            "# version: 1.0.0\n# tool_type: shell\n# executor_id: rye/core/runtimes/bash/bash\n# category: team\n\
+             # description: p\n\ncat <<'END'\n{printed}\nEND\n"
+        );
+        write_signed_tool(&user, "team/policy", "sh", &text);
+        user.run(["lock", "update", "team/policy"]);
+        let output = run(command_with_model(&user, &model).args(["run", "team/go"]));
+        let file = user.project().join("a.txt");
+        assert_eq!(file.exists(), is_made, "{printed}: {output}");
+        if is_made {
+            std::fs::remove_file(&file).expect("removed");
+        }
+    }
+}
+
 #[test]
 fn killed_thread_repeats_no_committed_hook() {
     let user = User::initialized();

@@ -51,6 +51,7 @@ pub struct ExecuteRequest {
     pub(crate) thread: Option<Arc<dyn ThreadFunctions>>,
     pub(crate) callbacks: Option<Arc<dyn CallbackProvider>>,
     pub(crate) grants: Option<Arc<dyn Grants>>,
+    pub(crate) needs_whole_answer: bool,
 }
 
 impl ExecuteRequest {
@@ -71,6 +72,7 @@ impl ExecuteRequest {
             thread: None,
             callbacks: None,
             grants: None,
+            needs_whole_answer: false,
         }
     }
 
@@ -154,6 +156,13 @@ impl ExecuteRequest {
     #[must_use]
     pub fn with_grants(mut self, grants: Option<Arc<dyn Grants>>) -> Self {
         self.grants = grants;
+        self
+    }
+
+    /// Makes a program's whole output its answer, one JSON object, where its last line of JSON would be.
+    #[must_use]
+    pub fn with_whole_answer(mut self, is_needed: bool) -> Self {
+        self.needs_whole_answer = is_needed;
         self
     }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use lillux::CancelToken;
 use lillux::process::{self, CapturedOutput, ExitReason, ProcessCommand, RunError, TERMINATION_GRACE};
 use lillux::sandbox::Receipt;
-use rye_exec::invocation::{HttpInvocation, NativeInvocation, ProcessInvocation};
+use rye_exec::invocation::{HttpInvocation, NativeInvocation, ProcessInvocation, ResultMode};
 use rye_exec::native::NativeErrorKind;
 use rye_exec::outcome::{self, ProcessExit, ProcessOutput, RunFailure, RunLogs, RunOutcome};
 use rye_exec::sandbox::{RepositoryGuard, SandboxLevel};
@@ -126,7 +126,7 @@ fn run_process(
         current_dir: folder.to_owned(),
         stdin: process.stdin.clone().into_bytes(),
         timeout: process.timeout,
-        has_result_channel: process.result == rye_exec::invocation::ResultMode::Channel,
+        has_result_channel: process.result == ResultMode::Channel,
         limits: plan.sandbox.limits.clone(),
         log: None,
     };
@@ -195,12 +195,14 @@ fn run_process(
         is_stderr_cut: finished.stderr.is_truncated(),
         channel: finished.result.as_ref().map(|channel| (channel_bytes(channel), channel.is_truncated())),
     };
+    let result = match process.result {
+        ResultMode::LastJsonLine if request.needs_whole_answer => ResultMode::WholeJsonObject,
+        result => result,
+    };
     let mut outcome = match finished.exit {
-        ExitReason::Exited(code) => {
-            outcome::from_process_output(process.result, ProcessExit::Code(code), output)
-        }
+        ExitReason::Exited(code) => outcome::from_process_output(result, ProcessExit::Code(code), output),
         ExitReason::Signalled(signal) => {
-            outcome::from_process_output(process.result, ProcessExit::Signal(signal), output)
+            outcome::from_process_output(result, ProcessExit::Signal(signal), output)
         }
         ExitReason::TimedOut => {
             let seconds = process.timeout.as_secs_f64();

@@ -46,6 +46,39 @@ fn answers_that_cannot_be_read_block() {
     assert!(!is_made_after(&printed("{\"call\": {\"block\": \"no\"}}"), 3), "what it printed is read");
 }
 
+#[test]
+fn answers_that_report_a_failure_block() {
+    let printed = |text: &str| json!({"stdout": text, "stderr": "", "return_code": 0});
+    let failed = [
+        json!({"status": "error", "error": "the rules cannot be read"}),
+        json!({"status": "error", "call": {"note": "x"}}),
+        json!({"success": false}),
+        printed("{\"status\": \"error\"}"),
+    ];
+    for answer in failed {
+        assert!(!is_made_after(&answer, 4), "{answer}");
+        assert!(is_made_after(&answer, 3), "recorded threads go on as they did: {answer}");
+    }
+    for answer in [json!({"status": "ok"}), json!({"success": true}), json!({})] {
+        assert!(is_made_after(&answer, 4), "{answer}");
+    }
+}
+
+#[test]
+fn only_policies_before_calls_are_read_as_a_whole() {
+    for (event, is_read_as_a_whole) in [("before_tool", true), ("before_model", true), ("after_step", false)]
+    {
+        let hooks = json!([tool_hook(event, &Value::Null)]);
+        let mut play = Harness::start(TestSpec { hooks, ..TestSpec::default() });
+        play.respond(call_response(&["control"]));
+        let found = play.drain().into_iter().find_map(|effect| match effect {
+            Effect::RunHook { action, .. } => Some(action.decides_call()),
+            _ => None,
+        });
+        assert_eq!(found, Some(is_read_as_a_whole), "{event}");
+    }
+}
+
 /// The effects of a turn with one call, and the events, in a thread whose own hook runs a tool after it.
 fn after_step(policy: &str, revision: u32) -> (bool, bool) {
     let hooks = json!([tool_hook("after_step", &Value::Null)]);
