@@ -8,6 +8,24 @@ pub const LATE_AFTER_MS: u64 = 10 * 60_000;
 /// How many missed times are counted; beyond it they are only told to be more.
 const MAX_COUNTED: u64 = 1000;
 
+/// How far beyond the clock a time may have been served: more than a clock is off that is set by hand or by a server.
+const MAX_AHEAD_MS: u64 = 10 * 60_000;
+
+/// The time that was served last, if the clock was ahead then: it lies further in the future than the next time from now.
+#[must_use]
+pub fn served_ahead(times: &ScheduleTimes, state: &ScheduleState, now_ms: u64) -> Option<u64> {
+    let next_ms = times.next_after(now_ms)?;
+    let is_ahead = state.served_ms > next_ms.max(now_ms.saturating_add(MAX_AHEAD_MS));
+    is_ahead.then_some(state.served_ms)
+}
+
+/// How many missed times that is, in words.
+#[must_use]
+pub fn counted_missed(missed: u64) -> String {
+    let most = MAX_COUNTED - 1;
+    if missed >= most { format!("more than {most}") } else { missed.to_string() }
+}
+
 /// What a schedule does now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PlannedRun {

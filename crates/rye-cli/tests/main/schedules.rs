@@ -65,6 +65,20 @@ fn due_schedule_starts_one_thread() {
     user.ok(["thread", "wait", &text(&runs[0]["run"]["thread_id"])]);
 }
 
+#[test]
+fn schedule_goes_on_after_a_clock_that_was_ahead() {
+    let user = added_user();
+    set_served(&user, "team/note", 6);
+    edit_states(&user, |states| states["team/note"]["served_ms"] = json!(4_000_000_000_000_u64));
+    let output = user.ok(["schedule", "tick"]);
+    assert!(output.stderr.contains("team/note: the clock was ahead"), "{output}");
+    let keys = user.public_key().parent().expect("a folder").to_owned();
+    let states = std::fs::read(keys.join("schedule_state.json")).expect("states");
+    let states: Value = serde_json::from_slice(&states).expect("JSON");
+    assert!(states["team/note"]["served_ms"].as_u64() < Some(4_000_000_000_000), "{states}");
+    assert!(!user.ok(["schedule", "tick"]).stderr.contains("ahead"), "said once");
+}
+
 /// The states of schedules, as a process that was killed left them.
 fn edit_states(user: &User, edit: impl FnOnce(&mut Value)) {
     let path = user.public_key().parent().expect("a folder").join("schedule_state.json");

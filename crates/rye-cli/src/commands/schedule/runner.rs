@@ -7,7 +7,8 @@ use lillux::process::spawn_daemon;
 use rye_agent::driver::MillisClock as _;
 use rye_agent::prepare::ThreadRequest;
 use rye_agent::schedule::{
-    ApprovalsPolicy, PlannedRun, Schedule, ScheduleState, ScheduleStates, ScheduledRun, Schedules, plan,
+    ApprovalsPolicy, PlannedRun, Schedule, ScheduleState, ScheduleStates, ScheduledRun, Schedules,
+    counted_missed, plan, served_ahead,
 };
 use rye_agent::status::ThreadStatus;
 use rye_agent::store::{Approval, current_owner, is_owner_gone};
@@ -146,6 +147,14 @@ fn tick(global: &GlobalArguments, context: &CommandContext) -> Result<Vec<TickLi
         let now_ms = ThreadClock.now_ms();
         let mut state = states.schedules.get(&schedule.id).cloned().unwrap_or_default();
         let before = state.clone();
+        if let Some(served_ms) = served_ahead(&schedule.times()?, &state, now_ms) {
+            context.output.warn(format_args!(
+                "{}: the clock was ahead: the last time served is {}; it goes on from now",
+                schedule.id,
+                iso_timestamp(served_ms)
+            ));
+            state.served_ms = now_ms;
+        }
         let planned = match last_thread(global, schedule, &mut state) {
             Ok(last) => {
                 if let Some(run) = settle_interrupted(&mut state, last) {
@@ -217,7 +226,8 @@ fn record_plan(
     now_ms: u64,
     thread: Option<&ThreadId>,
 ) -> Option<ScheduledRun> {
-    let missed_before = |missed: u64| (missed > 0).then(|| format!("{missed} earlier times were missed"));
+    let missed_before =
+        |missed: u64| (missed > 0).then(|| format!("{} earlier times were missed", counted_missed(missed)));
     let run = match planned {
         PlannedRun::Wait { .. } => return None,
         PlannedRun::Start { due_ms, missed } => {
@@ -235,7 +245,8 @@ fn record_plan(
             run_record(*due_ms, now_ms, outcome, None, Some(message))
         }
         PlannedRun::Missed { due_ms, missed } => {
-            let message = format!("{missed} times were missed: nothing started schedules then");
+            let message =
+                format!("{} times were missed: nothing started schedules then", counted_missed(*missed));
             run_record(*due_ms, now_ms, "missed", None, Some(message))
         }
     };
