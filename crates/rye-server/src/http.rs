@@ -163,7 +163,7 @@ fn router(
 async fn authorize(State(auth): State<Arc<AuthLayer>>, request: Request, next: Next) -> Response {
     let headers = request.headers();
     if !has_plain_source(headers) {
-        return (StatusCode::FORBIDDEN, "`Host` or `Origin` is no host with a port\n").into_response();
+        return (StatusCode::FORBIDDEN, "`Host` and `Origin` must be a host with a port\n").into_response();
     }
     let mut values = headers.get_all(header::AUTHORIZATION).iter();
     let (first, second) = (values.next(), values.next());

@@ -133,7 +133,7 @@ pub fn requested_threads_wait_for_workers_once(open: OpenStore) {
     let request = request.expect("a request");
     assert_eq!((request.approval.kind.as_str(), request.answer), (RESUME_KIND, Some(decision("+2"))));
     assert_eq!(world.store.open_approvals(None).expect("read").approvals, []);
-    // It is no answer to a question, so no other process takes it for one.
+    // It does not answer a question, and other processes do not take it for one that does.
     assert_eq!(world.store.answered_threads().expect("read"), []);
     let claimed = world.store.claim(&thread_id(1), &this, ClaimPolicy::Free, 1).expect("judged");
     let ClaimOutcome::Claimed { claim, .. } = claimed else { panic!("{claimed:?}") };
