@@ -21,14 +21,16 @@ class Sizes:
     cuts: int
     race: int
     tree: int
+    migrations: int
+    strangers: int
 
     @property
     def places(self):
         return self.race // 3
 
 
-SHORT = Sizes(kills=4, restarts=1, cuts=2, race=60, tree=40)
-FULL = Sizes(kills=100, restarts=20, cuts=20, race=300, tree=500)
+SHORT = Sizes(kills=4, restarts=1, cuts=2, race=60, tree=40, migrations=3, strangers=0)
+FULL = Sizes(kills=100, restarts=20, cuts=20, race=300, tree=500, migrations=20, strangers=1)
 
 
 class Wrong(Exception):

@@ -45,12 +45,16 @@ class Person:
         expect(code == 0, f"{self.name}: rye {' '.join(words)}: exit {code}\n{output}")
         return output
 
-    def json(self, *words):
-        """What a command gives as JSON."""
-        process = self.popen(*words, "--json", stderr=subprocess.PIPE)
+    def stdout(self, *words):
+        """What a command prints on standard output alone."""
+        process = self.popen(*words, stderr=subprocess.PIPE)
         output, errors = process.communicate(timeout=TIMEOUT_SECONDS)
         expect(process.returncode == 0, f"{self.name}: rye {' '.join(words)}: exit {process.returncode}\n{output}{errors}")
-        return json.loads(output)["data"]
+        return output
+
+    def json(self, *words):
+        """What a command gives as JSON."""
+        return json.loads(self.stdout(*words, "--json"))["data"]
 
     def settle(self, users, workers, limits=""):
         """Writes and signs the settings; `limits` are more lines of `resilience.yaml`."""
@@ -85,8 +89,8 @@ class Person:
 class WorkerProcess:
     """A worker, and where its words go."""
 
-    def __init__(self, person, *more):
-        self.person, self.name, self.more = person, person.name, more
+    def __init__(self, person, *more, name=None):
+        self.person, self.name, self.more = person, name or person.name, more
         self.log_path = os.path.join(person.world.folder, f"{self.name}.log")
         self.start()
 
@@ -145,6 +149,11 @@ class World:
 
     def start_workers(self):
         self.workers = [WorkerProcess(person, "--secret", SECRET, "--max-threads", "300") for person in self.people]
+
+    def add_worker(self, person, name, *more):
+        """One more worker of a person."""
+        self.workers.append(WorkerProcess(person, "--secret", SECRET, *more, name=name))
+        return self.workers[-1]
 
     def end_workers(self):
         for worker in self.workers:

@@ -8,7 +8,7 @@ import threading
 import time
 
 SPAWN, LEAD, MARK = "rye_agent_threads_thread_directive", "rye_agent_threads_orchestrator", "team_mark"
-APPROVAL = "rye_agent_threads_human_approval"
+APPROVAL, EDIT = "rye_agent_threads_human_approval", "team_edit"
 # What each kind of parent starts.
 CHILDREN = {"parent": "team/leaf", "race": "team/racer", "many": "bench/four"}
 # What a call costs: tokens in and out.
@@ -47,6 +47,8 @@ def turns(kind, label, results):
         return [[spawn(f"{label}.{place}") for place in range(count)], [wait], *([[mark("end")]] if kind == "parent" else [])]
     if kind == "ask":
         return [[(APPROVAL, {"prompt": f"May {label} continue?", "reason": "a check"})], [mark(1)]]
+    if kind == "edit":
+        return [[(EDIT, {"text": label})], [mark("end")]]
     if kind in ("steps", "leaf"):
         return [[mark(place)] for place in range(3 if kind == "steps" else 1)]
     return []
@@ -59,6 +61,8 @@ class Model:
         self.asked, self.lock, self.delay = collections.Counter(), threading.Lock(), 0.05
         # Who gets no answer for a long time.
         self.held = set()
+        # Whether it says that it is unavailable.
+        self.is_down = False
         model = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -69,6 +73,9 @@ class Model:
 
             def do_POST(self):
                 body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                if model.is_down:
+                    self.send_error(503)
+                    return
                 try:
                     label, answer = model.answer(body)
                     time.sleep(600 if label in model.held else model.delay)
