@@ -65,8 +65,11 @@ def prepare(stores):
 
 
 def move_through_kills(stores, threads):
-    """The command is killed at any moment, and after each tree that it moved, until it completes; gives how often it was killed."""
+    """The command is killed after each tree that it moved, and at any moment; gives how often it was killed."""
     kills = 0
+    while kill_after_tree(stores, threads):
+        kills += 1
+    expect(kills > 0, "the command was never killed between two trees")
     for _ in range(stores.world.sizes.migrations):
         process = stores.user.popen("store", "migrate", *TO_TEAM)
         try:
@@ -75,8 +78,6 @@ def move_through_kills(stores, threads):
             process.kill()
             process.communicate()
             kills += 1
-    while kill_after_tree(stores, threads):
-        kills += 1
     stores.migrate(TO_TEAM)
     return kills
 

@@ -55,7 +55,7 @@ def check_resume(world):
     code, output = user.try_rye("thread", "resume", thread)
     expect(code != 0 and "has ended" in output, f"a thread that has ended: {output}")
     say(f"threads that stopped at a limit and without a provider complete when their user asks, here after {took:.1f} s; "
-        f"a worker's key{' and a stranger' if world.sizes.strangers else ''} ask in vain")
+        f"in vain asks a worker's key{', and a stranger' if world.sizes.strangers else ''}")
 
 
 def check_ledger(world):
