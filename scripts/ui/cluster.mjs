@@ -141,6 +141,14 @@ export async function cluster() {
     await page.click('dialog button[type="submit"]');
     await until('the end of the cancelled thread', async () => (await call(served, `/threads/${slow}`)).body.data.status === 'cancelled');
 
+    const short = await submit('short');
+    await until('the thread at its limit', async () => (await call(served, `/threads/${short}`)).body.data.status === 'suspended');
+    await goTo(page, `#/threads/${short}`);
+    await page.click('[data-action="resume"]');
+    await page.fill('[name="limit-turns"]', '10');
+    await page.click('dialog button[type="submit"]');
+    await until('the thread with a higher limit', async () => (await call(served, `/threads/${short}`)).body.data.status === 'completed');
+
     const asks = await submit('ask');
     await page.waitForFunction(() => document.title.startsWith('(1)'));
     await goTo(page, `#/approvals?thread=${asks}`);
@@ -149,14 +157,14 @@ export async function cluster() {
     await page.waitForTimeout(700);
     await question.locator('button[data-key="y"]').click();
     await page.waitForFunction(() => !document.querySelector('.question'));
-    const signer = database.sql('SELECT answer_signer FROM approvals WHERE answer IS NOT NULL');
+    const signer = database.sql(`SELECT answer_signer FROM approvals JOIN threads USING (thread) WHERE answer IS NOT NULL AND thread_id = '${asks}'`);
     assert(signer === grace.fingerprint, `the answer is signed by ${signer}, not by ${grace.fingerprint} (ada ${ada.fingerprint}, worker ${worker.fingerprint})`);
     await until('the end of the approved thread', async () => (await call(served, `/threads/${asks}`)).body.data.status === 'completed');
     await goTo(page, `#/threads/${asks}`);
     await page.waitForFunction(() => document.querySelector('.conversation').innerText.includes('Approved by grace'));
     const rows = (await call(served, '/threads')).body.data;
-    assert(rows.total === 3, `${rows.total} threads`);
-    return `3 threads of ${WORKER}, answer signed by ${signer}`;
+    assert(rows.total === 4, `${rows.total} threads`);
+    return `4 threads of ${WORKER}, answer signed by ${signer}`;
   } finally {
     await context?.close();
     world.end();

@@ -72,8 +72,8 @@ export async function showThread(context) {
     });
     if (!values) return;
     await act(button, async () => {
-      await call(`${path}/resume`, { method: 'POST', body: { limits: limitChanges(values), message: values.message.trim() || undefined } });
-      toast('Resumed: it runs in the background.');
+      const { pid } = await call(`${path}/resume`, { method: 'POST', body: { limits: limitChanges(values), message: values.message.trim() || undefined } });
+      toast(pid ? 'Resumed: it runs in the background.' : 'Resumed: a worker takes it.');
       await reread();
     });
   }

@@ -177,8 +177,7 @@ pub(super) async fn thread(State(state): State<UiState>, Path(id): Path<String>)
         drop(guard);
         let is_idle = index.is_idle(row);
         let actions = [
-            // A submitted thread is resumed by workers alone.
-            ("resume", is_idle && !row.is_submitted),
+            ("resume", is_idle),
             ("cancel", !row.status.is_terminal()),
             ("fork", row.cost.turns > 0 || is_idle || row.status.is_terminal()),
         ];
