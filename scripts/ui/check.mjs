@@ -84,7 +84,7 @@ async function main() {
     return figures;
   });
   await step('read-only', readOnly);
-  await step('long lists', () => longLists(page));
+  await step('long lists', longLists);
   if (!ui.isShort) await step('cluster', cluster);
   await step('nothing ran, nothing was loaded from elsewhere', async () => {
     for (const open of context.pages()) await inspect(open);

@@ -1,6 +1,6 @@
 // The event stream: restarts and reloads lose nothing, tabs share it and agree, and long lists.
 
-import { assert, call, goTo, signIn, sleep, ui, until } from './browser.mjs';
+import { assert, call, goTo, inspect, openContext, signIn, sleep, ui, until } from './browser.mjs';
 
 /** What the open pages of a thread show of its durable events, by line, with repeats. */
 const shownLines = (page) => page.evaluate(() => [...document.querySelectorAll('.event[data-line]')].map((node) => Number(node.dataset.line)));
@@ -68,13 +68,17 @@ export async function twoTabs(context, page) {
     const [one, other] = await Promise.all([first, second].map((tab) => tab.evaluate(() => document.querySelector('.page-head [role="status"]').textContent)));
     return one === other && one;
   });
-  // More tabs than a browser allows connections to a host.
+  // More tabs than a browser allows connections to a host, while those that have the session are busy.
+  const busy = Promise.all([first, second].map((tab) => tab.evaluate(() => {
+    for (const end = Date.now() + 3000; Date.now() < end; );
+  })));
   const more = [];
   for (let count = 0; count < 6; count += 1) {
     const tab = await context.newPage();
     await tab.goto(`${ui.server.origin}/#/threads`);
     more.push(tab);
   }
+  await busy;
   for (const tab of more) {
     await tab.waitForSelector('.connection.live');
     await tab.waitForFunction((words) => document.querySelector('.page-head [role="status"]')?.textContent === words, listed);
@@ -89,10 +93,12 @@ export async function twoTabs(context, page) {
 }
 
 /** Thousands of threads are listed to the last one, of which only those in sight are in the document. */
-export async function longLists(page) {
+export async function longLists() {
   const most = ui.isShort ? 1000 : 10_000;
   const missing = most - (await ui.world.threads()).length;
   if (missing > 0) await ui.world.fill(missing);
+  const context = await openContext();
+  const page = await signIn(context);
   await goTo(page, '#/cost');
   await goTo(page, '#/threads');
   const shown = () => page.evaluate(() => [Number(document.querySelector('.page-head [role="status"]').textContent.replace(/\D/g, '')), document.querySelectorAll('.grid-rows > *').length]);
@@ -103,6 +109,8 @@ export async function longLists(page) {
     return page.$(`.grid-rows [data-key="${last}"]`);
   });
   const [count, rows] = await shown();
+  await inspect(page);
+  await context.close();
   assert(rows < 120, `${rows} rows in the document`);
   return `${count} threads listed, ${rows} rows in the document`;
 }

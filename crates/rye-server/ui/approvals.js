@@ -11,7 +11,7 @@ const MIN_SHOWN_MS = 600;
 
 function costText(cost) {
   if (!cost || typeof cost !== 'object') return null;
-  return [Number.isFinite(cost.spend) && `${money(cost.spend)}`, Number.isFinite(cost.turns) && plural(cost.turns, 'turn'),
+  return [Number.isFinite(cost.spend) && money(cost.spend), Number.isFinite(cost.turns) && plural(cost.turns, 'turn'),
     Number.isFinite(cost.tokens ?? cost.input_tokens) && `${count(cost.tokens ?? (cost.input_tokens + (cost.output_tokens ?? 0)))} tokens`].filter(Boolean).join(' · ');
 }
 

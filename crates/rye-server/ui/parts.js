@@ -169,14 +169,13 @@ export function receiptView(receipt) {
 
 /** Runs an action of a button: once at a time, with errors shown. */
 export async function act(button, action) {
-  if (button.disabled) return undefined;
+  if (button.disabled) return;
   button.disabled = true;
   button.setAttribute('aria-busy', 'true');
   try {
-    return await action();
+    await action();
   } catch (error) {
     toast([error.message, ...(error.hints ?? [])].join(' · '), 'error');
-    return undefined;
   } finally {
     button.disabled = false;
     button.removeAttribute('aria-busy');

@@ -3,6 +3,8 @@
 
 const TOKEN_KEY = 'rye-token';
 const SHARE_TIMEOUT_MS = 2000;
+/** The same where a tab reads the stream: it may be busy. */
+const BUSY_TIMEOUT_MS = 20_000;
 
 /** What tabs of this page say to each other. Only pages of the same address get it. */
 export const channel = new BroadcastChannel('rye-ui');
@@ -27,7 +29,9 @@ channel.addEventListener('message', ({ data }) => {
   if (data?.kind === 'session-ended' && data.token === session.token) endSession(false);
 });
 
-function askTabs() {
+async function askTabs() {
+  const locks = await navigator.locks?.query();
+  const isTabOpen = locks?.held.some(({ name }) => name === 'rye-ui-stream');
   return new Promise((resolve) => {
     const listen = ({ data }) => {
       if (data?.kind === 'token' && typeof data.token === 'string') finish(data.token);
@@ -37,7 +41,7 @@ function askTabs() {
       clearTimeout(timer);
       resolve(token);
     };
-    const timer = setTimeout(() => finish(null), SHARE_TIMEOUT_MS);
+    const timer = setTimeout(() => finish(null), isTabOpen ? BUSY_TIMEOUT_MS : SHARE_TIMEOUT_MS);
     channel.addEventListener('message', listen);
     channel.postMessage({ kind: 'token-wanted' });
   });

@@ -185,6 +185,8 @@ export const startAt = (from) => {
 /** Begins to read, or to wait until the tab that reads is closed. */
 export function startStream() {
   isEnded = false;
+  // Another tab may have said it before this one listened.
+  emit('state', state);
   if (navigator.locks) navigator.locks.request('rye-ui-stream', lead).finally(() => (isLeader = false));
   else lead();
   channel.postMessage({ kind: 'who-leads' });
