@@ -133,7 +133,7 @@ impl ThreadSpec {
 /// | 1 | hooks cannot emit core events; control results count after every event; `thread_resumed` after a crash; `required` in `permission_denied` |
 /// | 2 | hooks around calls; prompts are estimated where their bound does not fit; calls wait for money that is only reserved; `content_redacted`; exhausted retries suspend with the reason `provider`; a tier falls back to its next model |
 /// | 3 | hooks of directives and projects do nothing that a person is asked about; a hook fails whose answer isn't an object; conditions and rules of risk that name one id of a tool mean its other id too |
-/// | 4 | a hook before a call fails that answers with a failure; estimated prompts are reserved with a margin; a count that is not believed teaches; what calls that broke off may have cost counts against the limit |
+/// | 4 | a hook before a call fails that answers with a failure |
 pub const MACHINE_REVISION: u32 = 4;
 
 /// What threads of one directive under one configuration share.

@@ -149,7 +149,7 @@ fn tick(global: &GlobalArguments, context: &CommandContext) -> Result<Vec<TickLi
         let before = state.clone();
         if let Some(served_ms) = served_ahead(&schedule.times()?, &state, now_ms) {
             context.output.warn(format_args!(
-                "{}: the clock was ahead: the last time served is {}; it goes on from now",
+                "{}: the clock was ahead: the last time served is {}; times count from now again",
                 schedule.id,
                 iso_timestamp(served_ms)
             ));
