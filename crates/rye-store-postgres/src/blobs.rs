@@ -29,16 +29,17 @@ pub(crate) async fn put(tx: &WriteTx<'_>, digest: &Digest, bytes: &[u8], at_ms: 
     Ok(())
 }
 
-/// Notes that a thread uses a part.
+/// Notes that a thread uses a part, which must be there.
 pub(crate) async fn add_use(tx: &WriteTx<'_>, digest: &Digest, thread: &ThreadId) -> Result<(), DbError> {
     let (name, id) = (digest.as_bytes().as_slice(), thread.as_str());
     let find = "SELECT thread FROM threads WHERE thread_id = $1";
     let row = tx.reading().query_opt(find, &[&id]).await?;
     let row = row.ok_or_else(|| ThreadStoreError::NoThread(thread.clone()))?;
     let number: i64 = row.try_get(0)?;
-    let sql =
-        "INSERT INTO uses (thread, blob) SELECT $1, blob FROM blobs WHERE digest = $2 ON CONFLICT DO NOTHING";
-    tx.writing().execute(sql, &[&number, &name]).await?;
+    let row = tx.reading().query_opt("SELECT blob FROM blobs WHERE digest = $1", &[&name]).await?;
+    let blob: i64 = row.ok_or_else(|| ThreadStoreError::NoBlob(digest.to_hex()))?.try_get(0)?;
+    let sql = "INSERT INTO uses (thread, blob) VALUES ($1, $2) ON CONFLICT DO NOTHING";
+    tx.writing().execute(sql, &[&number, &blob]).await?;
     Ok(())
 }
 
