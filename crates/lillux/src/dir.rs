@@ -5,6 +5,7 @@
 //! caller, who is given the real path of everything that was opened.
 
 mod access;
+mod ignore_rules;
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata};
@@ -18,6 +19,8 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode as Bits, OFlags, RenameFlags, Reso
 use rustix::io::Errno;
 
 use crate::file::FileMode;
+
+pub use ignore_rules::{IGNORE_FILES, IgnoreRules};
 
 /// Why something beneath a folder could not be used.
 #[derive(Debug, thiserror::Error)]

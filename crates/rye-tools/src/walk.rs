@@ -2,19 +2,16 @@
 //! not seen, and `.gitignore` and `.ignore` files are obeyed if asked.
 
 use std::ffi::OsStr;
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use ignore::gitignore::{Gitignore, GitignoreBuilder};
 use lillux::CancelToken;
-use lillux::dir::{Dir, DirEntry, DirEntryKind};
+use lillux::dir::{Dir, DirEntry, DirEntryKind, IGNORE_FILES, IgnoreRules};
 use rye_exec::NativeError;
 
 use crate::path_access::ProjectAccess;
 
 const MAX_DEPTH: usize = 100;
 const MAX_ENTRIES: usize = 300_000;
-const MAX_IGNORE_BYTES: u64 = 256 * 1024;
 
 /// What is passed over.
 #[derive(Clone, Copy, Debug)]
@@ -62,7 +59,7 @@ struct Walker<'a, 'v> {
     project: &'a ProjectAccess<'a>,
     cancel: &'a CancelToken,
     options: WalkOptions,
-    rules: Vec<(usize, Gitignore)>,
+    rules: IgnoreRules,
     entry_count: usize,
     result: WalkReport,
     visit: &'v mut dyn FnMut(&WalkEntry<'_>) -> Result<WalkControl, NativeError>,
@@ -81,7 +78,7 @@ pub(crate) fn walk(
         project,
         cancel,
         options,
-        rules: Vec::new(),
+        rules: IgnoreRules::default(),
         entry_count: 0,
         result: WalkReport::default(),
         visit,
@@ -101,42 +98,15 @@ impl Walker<'_, '_> {
         let mut above = PathBuf::new();
         for name in relative.components() {
             if let Ok(folder) = self.project.root.open_dir(&above) {
-                self.add_rules(&folder, &above, &[OsStr::new(".gitignore"), OsStr::new(".ignore")]);
+                self.add_rules(&folder, &above);
             }
             above.push(name);
         }
     }
 
-    fn add_rules(&mut self, folder: &Dir, relative: &Path, names: &[&OsStr]) {
-        let mut builder = GitignoreBuilder::new("");
-        for name in names {
-            let Ok(opened) = folder.open_child_file(name) else { continue };
-            if self.project.is_hidden(&opened.path) {
-                continue;
-            }
-            let mut bytes = Vec::new();
-            // A rule file that cannot be read has no rules, as for git.
-            let _ = opened.file.take(MAX_IGNORE_BYTES).read_to_end(&mut bytes);
-            for line in String::from_utf8_lossy(&bytes).lines() {
-                let _ = builder.add_line(None, line);
-            }
-        }
-        if let Ok(rules) = builder.build()
-            && !rules.is_empty()
-        {
-            self.rules.push((relative.components().count(), rules));
-        }
-    }
-
-    fn is_ignored(&self, path: &Path, is_folder: bool) -> bool {
-        for (depth, rules) in self.rules.iter().rev() {
-            let below: PathBuf = path.components().skip(*depth).collect();
-            let matched = rules.matched(&below, is_folder);
-            if !matched.is_none() {
-                return matched.is_ignore();
-            }
-        }
-        false
+    fn add_rules(&mut self, folder: &Dir, relative: &Path) {
+        let project = self.project;
+        self.rules.add(folder, relative, |path| !project.is_hidden(path));
     }
 
     fn is_skipped(&self, entry: &DirEntry, path: &Path) -> bool {
@@ -148,7 +118,7 @@ impl Walker<'_, '_> {
             return true;
         }
         self.project.is_hidden(&self.project.root.path().join(path))
-            || (self.options.respect_ignore && self.is_ignored(path, entry.kind == DirEntryKind::Dir))
+            || (self.options.respect_ignore && self.rules.is_ignored(path, entry.kind == DirEntryKind::Dir))
     }
 
     fn visit_folder(
@@ -170,14 +140,9 @@ impl Walker<'_, '_> {
         self.result.is_truncated |= !is_complete;
         let rules = self.rules.len();
         if self.options.respect_ignore {
-            let is_rules = |name: &OsStr| name == ".gitignore" || name == ".ignore";
-            let mut names: Vec<&OsStr> =
-                entries.iter().map(|entry| entry.name.as_os_str()).filter(|name| is_rules(name)).collect();
-            // Later rules win, and `.ignore` is the stronger one.
-            names.sort_unstable();
-            if !names.is_empty() {
-                names.sort_by_key(|name| *name == ".ignore");
-                self.add_rules(folder, path, &names);
+            // Most folders have no such file.
+            if entries.iter().any(|entry| IGNORE_FILES.iter().any(|name| entry.name == *name)) {
+                self.add_rules(folder, path);
             }
         }
         let flow = self.visit_entries(folder, &entries, path, depth);

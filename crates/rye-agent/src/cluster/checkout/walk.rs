@@ -1,11 +1,9 @@
 //! Going through a project's folders: links are not followed, `.gitignore` and `.ignore` files count, and what may not travel is
 //! named.
 
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use ignore::gitignore::{Gitignore, GitignoreBuilder};
-use lillux::dir::{Dir, DirEntry, DirEntryKind};
+use lillux::dir::{Dir, DirEntry, DirEntryKind, IgnoreRules};
 use rye_engine::{Code, Error, Result};
 use rye_item::text::one_line;
 
@@ -13,8 +11,6 @@ use super::rules::{Exclusion, MAX_DEPTH, exclusion};
 
 /// The most names that are looked at.
 const MAX_ENTRIES: usize = 200_000;
-/// The largest file of rules.
-const MAX_RULES_BYTES: u64 = 256 << 10;
 
 /// What was found below a folder.
 #[derive(Debug, Default)]
@@ -32,7 +28,7 @@ pub(super) struct FileListing {
 pub(super) fn list_files(root: &Path, rules: Option<&Path>) -> Result<FileListing> {
     let mut walker = Walker {
         rules_root: rules.map(Path::to_owned),
-        rules: Vec::new(),
+        rules: IgnoreRules::default(),
         entries: 0,
         listing: FileListing::default(),
     };
@@ -48,7 +44,7 @@ fn unreadable(path: &Path, error: &dyn std::fmt::Display) -> Error {
 
 struct Walker {
     rules_root: Option<PathBuf>,
-    rules: Vec<(usize, Gitignore)>,
+    rules: IgnoreRules,
     entries: usize,
     listing: FileListing,
 }
@@ -83,7 +79,7 @@ impl Walker {
         let is_folder = entry.kind == DirEntryKind::Dir;
         let text = path.to_str().map(str::to_owned);
         let excluded = text.as_deref().map_or(Some(Exclusion::Name), exclusion);
-        if !self.is_ignored(path, is_folder) {
+        if !self.rules.is_ignored(path, is_folder) {
             let shown = text.clone().unwrap_or_else(|| one_line(&path.display().to_string()));
             match (excluded, entry.kind, text) {
                 (Some(Exclusion::Reserved), ..) => {}
@@ -107,32 +103,6 @@ impl Walker {
     fn add_rules(&mut self, relative: &Path) {
         let Some(root) = &self.rules_root else { return };
         let Ok(folder) = Dir::open(root).and_then(|folder| folder.open_dir(relative)) else { return };
-        let mut builder = GitignoreBuilder::new("");
-        // Later rules win, and `.ignore` is the stronger one.
-        for name in [".gitignore", ".ignore"] {
-            let Ok(opened) = folder.open_child_file(name.as_ref()) else { continue };
-            let mut bytes = Vec::new();
-            // A file of rules that cannot be read has none, as for git.
-            let _ = opened.file.take(MAX_RULES_BYTES).read_to_end(&mut bytes);
-            for line in String::from_utf8_lossy(&bytes).lines() {
-                let _ = builder.add_line(None, line);
-            }
-        }
-        if let Ok(rules) = builder.build()
-            && !rules.is_empty()
-        {
-            self.rules.push((relative.components().count(), rules));
-        }
-    }
-
-    fn is_ignored(&self, path: &Path, is_folder: bool) -> bool {
-        for (depth, rules) in self.rules.iter().rev() {
-            let below: PathBuf = path.components().skip(*depth).collect();
-            let matched = rules.matched(&below, is_folder);
-            if !matched.is_none() {
-                return matched.is_ignore();
-            }
-        }
-        false
+        self.rules.add(&folder, relative, |_| true);
     }
 }
