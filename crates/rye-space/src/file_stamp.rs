@@ -39,7 +39,12 @@ impl FileStamp {
 
 /// The paths something was made from, absent ones included: a new file that would shadow another is noticed too.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct WatchSet(BTreeMap<PathBuf, Option<StampEntry>>);
+pub struct WatchSet {
+    /// What was read: its content counts.
+    contents: BTreeMap<PathBuf, Option<StampEntry>>,
+    /// Folders on the way to it: which folder it is counts, and who may change it, not what else comes and goes in it.
+    folders: BTreeMap<PathBuf, Option<FolderEntry>>,
+}
 
 /// How a file or folder looks, and which one it is: another one may have been made at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,20 +54,38 @@ struct StampEntry {
     inode: u64,
 }
 
+/// Which folder a path names, and whose it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct FolderEntry {
+    device: u64,
+    inode: u64,
+    mode: u32,
+    owner: u32,
+    group: u32,
+    /// Of a link, the device and inode of what it leads to.
+    target: Option<(u64, u64)>,
+}
+
 impl WatchSet {
     /// Remembers how `path` looks now. Of what is not there, the first folder on the way that is not there says enough,
     /// for any number of paths below it.
     pub fn add(&mut self, mut path: PathBuf) {
         let entry = read_entry(&path);
         if entry.is_none() {
-            // The folder above a relative name has no name, and is there.
-            let is_absent = |above: &Path| !above.as_os_str().is_empty() && read_entry(above).is_none();
-            while path.parent().is_some_and(is_absent) {
-                path.pop();
-            }
+            path = first_absent(path);
         }
         // What was seen first counts: whatever came after it is a change.
-        self.0.entry(path).or_insert(entry);
+        self.contents.entry(path).or_insert(entry);
+    }
+
+    /// Remembers which folder `path` is now. What comes and goes in it is no change: a run makes files in `.ai` for as
+    /// long as it lasts, which say nothing about the items below.
+    pub fn add_folder(&mut self, mut path: PathBuf) {
+        let entry = read_folder_entry(&path);
+        if entry.is_none() {
+            path = first_absent(path);
+        }
+        self.folders.entry(path).or_insert(entry);
     }
 
     /// Remembers how each of these looks now.
@@ -73,13 +96,16 @@ impl WatchSet {
     /// Whether there was something at `path`; of a path that was not added, there was not.
     #[must_use]
     pub fn existed(&self, path: &Path) -> bool {
-        self.0.get(path).is_some_and(Option::is_some)
+        self.contents.get(path).is_some_and(Option::is_some)
     }
 
     /// Adds what another set holds. What was seen first counts.
     pub fn merge(&mut self, other: &Self) {
-        for (path, entry) in &other.0 {
-            self.0.entry(path.clone()).or_insert(*entry);
+        for (path, entry) in &other.contents {
+            self.contents.entry(path.clone()).or_insert(*entry);
+        }
+        for (path, entry) in &other.folders {
+            self.folders.entry(path.clone()).or_insert(*entry);
         }
     }
 
@@ -87,36 +113,45 @@ impl WatchSet {
     #[must_use]
     pub fn is_unchanged(&self) -> bool {
         record(|reads| reads.merge(self));
-        self.0.iter().all(|(path, entry)| read_entry(path) == *entry)
+        self.contents.iter().all(|(path, entry)| read_entry(path) == *entry)
+            && self.folders.iter().all(|(path, entry)| read_folder_entry(path) == *entry)
     }
 
     /// A value that two sets share if they hold the same paths, which looked the same.
     #[must_use]
     pub fn generation(&self) -> FileGeneration {
         let mut text = Vec::new();
-        for (path, entry) in &self.0 {
+        let mut add = |path: &Path, stamp: String| {
+            for part in [path.as_os_str().as_bytes(), stamp.as_bytes()] {
+                text.extend_from_slice(part);
+                text.push(0);
+            }
+        };
+        for (path, entry) in &self.contents {
             let mut stamp = String::new();
             if let Some(StampEntry { stamp: FileStamp { size, modified, changed }, device, inode }) = entry {
                 // Writing to a text cannot fail.
                 let _ = write!(stamp, "{size} {modified} {changed} {device} {inode}");
             }
-            text.extend_from_slice(path.as_os_str().as_bytes());
-            text.push(0);
-            text.extend_from_slice(stamp.as_bytes());
-            text.push(0);
+            add(path, stamp);
+        }
+        for (path, entry) in &self.folders {
+            add(path, entry.map_or_else(String::new, |entry| format!("{entry:?}")));
         }
         FileGeneration(Digest::of(&text))
     }
 
     /// Watches every path, and of what is not there the folder it would be in; `None` when one cannot be watched.
     fn monitor(&self) -> Option<WatchedPaths> {
-        let paths = self.0.iter().map(|(path, entry)| match entry {
+        let paths = self.contents.iter().map(|(path, entry)| match entry {
             Some(_) => path.as_path(),
             None => path.parent().unwrap_or(path),
         });
-        let mut watched = ChangeMonitor::shared()?.watch(paths)?;
+        // What happens to a folder itself is reported for the one above it.
+        let above = self.folders.keys().filter_map(|path| path.parent());
+        let mut watched = ChangeMonitor::shared()?.watch(paths.chain(above))?;
         // A link that leads elsewhere now is a change of the folder it is in, which need not be readable.
-        let folders: BTreeSet<&Path> = self.0.keys().filter_map(|path| path.parent()).collect();
+        let folders: BTreeSet<&Path> = self.contents.keys().filter_map(|path| path.parent()).collect();
         for folder in folders {
             watched.add(folder);
         }
@@ -131,7 +166,7 @@ impl WatchSet {
             0 => 3 * NANOS_PER_SECOND,
             _ => NANOS_PER_SECOND / 10,
         };
-        let mut changes = self.0.values().flatten().map(|entry| entry.stamp.changed);
+        let mut changes = self.contents.values().flatten().map(|entry| entry.stamp.changed);
         changes.all(|changed| changed < now.saturating_sub(margin(changed)))
     }
 }
@@ -247,12 +282,35 @@ pub(crate) fn record(add: impl FnOnce(&mut WatchSet)) {
 /// In nanoseconds. Some file systems know the time to one or two of them, the others to a tick of a hundredth at most.
 const NANOS_PER_SECOND: i64 = 1_000_000_000;
 
+/// The first folder on the way to an absent `path` that is not there.
+fn first_absent(mut path: PathBuf) -> PathBuf {
+    // The folder above a relative name has no name, and is there.
+    let is_absent = |above: &Path| !above.as_os_str().is_empty() && read_entry(above).is_none();
+    while path.parent().is_some_and(is_absent) {
+        path.pop();
+    }
+    path
+}
+
 fn read_entry(path: &Path) -> Option<StampEntry> {
     let metadata = fs_err::metadata(path).ok()?;
     Some(StampEntry {
         stamp: FileStamp::from_metadata(&metadata),
         device: metadata.dev(),
         inode: metadata.ino(),
+    })
+}
+
+fn read_folder_entry(path: &Path) -> Option<FolderEntry> {
+    let metadata = fs_err::symlink_metadata(path).ok()?;
+    let target = metadata.is_symlink().then(|| read_entry(path)).flatten();
+    Some(FolderEntry {
+        device: metadata.dev(),
+        inode: metadata.ino(),
+        mode: metadata.mode(),
+        owner: metadata.uid(),
+        group: metadata.gid(),
+        target: target.map(|entry| (entry.device, entry.inode)),
     })
 }
 
@@ -296,7 +354,7 @@ mod tests {
     fn absent_files_share_one_entry() {
         let folder = tempfile::tempdir().expect("a folder");
         let paths = ["a/b.yaml", "a/b.yml", "a/c/d"].map(|name| folder.path().join(name));
-        assert_eq!(watch(&paths).0.into_keys().collect::<Vec<_>>(), [folder.path().join("a")]);
+        assert_eq!(watch(&paths).contents.into_keys().collect::<Vec<_>>(), [folder.path().join("a")]);
     }
 
     #[test]
@@ -325,6 +383,37 @@ mod tests {
     }
 
     #[test]
+    fn folders_on_the_way_may_fill_but_not_be_replaced() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (ai, other) = (folder.path().join("ai"), folder.path().join("other"));
+        file::create_dirs(&ai, false).expect("a folder");
+        let watch_folder = || {
+            let mut watch_set = WatchSet::default();
+            watch_set.add_folder(ai.clone());
+            MonitoredSet::new(watch_set)
+        };
+        let before = watch_folder();
+        let generation = before.generation();
+        for round in 0..2 * MIN_CHECKS {
+            put(&ai.join(format!("file{round}")), "text");
+            assert!(before.is_unchanged(), "round {round}");
+        }
+        assert_eq!(watch_folder().generation(), generation);
+
+        file::set_mode(&ai, 0o700).expect("another mode");
+        assert!(!before.is_unchanged());
+        let before = watch_folder();
+        fs_err::rename(&ai, &other).expect("moved");
+        assert!(!before.is_unchanged());
+        std::os::unix::fs::symlink(&other, &ai).expect("a link to the same folder");
+        assert!(!before.is_unchanged());
+        let before = watch_folder();
+        fs_err::rename(&other, folder.path().join("third")).expect("moved");
+        assert!(!before.is_unchanged(), "the link leads nowhere");
+        assert_ne!(watch_folder().generation(), generation);
+    }
+
+    #[test]
     fn nested_recordings_hold_all_reads() {
         let folder = tempfile::tempdir().expect("a folder");
         let paths = ["one", "two", "three"].map(|name| folder.path().join(name));
@@ -337,7 +426,7 @@ mod tests {
             assert!(known.is_unchanged());
             inner
         });
-        assert_eq!(inner.0.into_keys().collect::<Vec<_>>(), &paths[1..2]);
+        assert_eq!(inner.contents.into_keys().collect::<Vec<_>>(), &paths[1..2]);
         assert_eq!(outer, watch(&paths));
         look(&paths[0]);
         let failed = std::panic::catch_unwind(|| record_reads(|| panic!("broken off")));
@@ -355,7 +444,8 @@ mod tests {
             [(7 * NANOS_PER_SECOND + 1, NANOS_PER_SECOND / 10), (7 * NANOS_PER_SECOND, 3 * NANOS_PER_SECOND)]
         {
             entry.stamp.changed = changed;
-            let watch_set = WatchSet(BTreeMap::from([(path.clone(), Some(entry))]));
+            let contents = BTreeMap::from([(path.clone(), Some(entry))]);
+            let watch_set = WatchSet { contents, ..WatchSet::default() };
             assert!(!watch_set.is_settled(changed) && !watch_set.is_settled(changed + settles));
             assert!(watch_set.is_settled(changed + settles + 1));
         }

@@ -78,7 +78,10 @@ pub fn scan(ai: &Path, types: &[ItemType], extractors: &ExtractorSet) -> ScanRes
     let mut result = ScanResult::default();
     for item_type in types {
         let top = ai.join(item_type.folder());
-        record(|reads| reads.add(ai.to_owned()));
+        record(|reads| {
+            reads.add_folder(ai.to_owned());
+            reads.add_folder(top.clone());
+        });
         if top.is_symlink()
             && let Err(reason) = link_target_type(ai, &top)
         {

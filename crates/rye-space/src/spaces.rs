@@ -330,7 +330,8 @@ fn watch_category(folder: &Path, item: &ItemRef, watch_set: &mut WatchSet) {
     let category_dir = category_dir(folder, item);
     // A folder on the way that becomes a link leads elsewhere, perhaps to the same files.
     let parents = category_dir.ancestors().take_while(|path| path.starts_with(folder));
-    parents.for_each(|path| watch_set.add(path.to_owned()));
+    parents.for_each(|path| watch_set.add_folder(path.to_owned()));
+    watch_set.add(category_dir);
 }
 
 /// The folder an item's file lies in, below a space's.

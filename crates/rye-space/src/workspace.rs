@@ -144,7 +144,7 @@ impl Workspace {
         let is_project_approved = approvals.has_project(project_key.as_deref());
         if let Some(project) = &roots.project {
             // An `.ai` that appears later, or changes hands, is looked at again.
-            watch_set.add(project.join(AI_FOLDER));
+            watch_set.add_folder(project.join(AI_FOLDER));
             ownership::check_owner(project, approvals.owners_of(project_key.as_deref()))?;
         }
         notices.extend(approvals.problems.iter().cloned());
@@ -152,6 +152,7 @@ impl Workspace {
             let Some(ai) = ai else { continue };
             // The author of a clone chooses which version it contains, so its bundles need the user's approval.
             if space == Space::Project && !is_project_approved {
+                watch_set.add(ai.join(installed::BUNDLES_FOLDER));
                 notices.extend(installed::unapproved_notices(&ai, &approvals));
                 continue;
             }

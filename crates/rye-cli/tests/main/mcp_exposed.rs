@@ -105,6 +105,25 @@ fn clients_hear_of_changed_exposed_tools() {
     assert!(has_tool(&mut client, "team_echo"));
 }
 
+/// The placeholders that a confined run needs in `.ai` are no change of the items there.
+#[test]
+fn runs_change_no_list() {
+    let user = User::initialized();
+    write_policy(&user, "expose: [rye/bash]");
+    let mut client = Client::connect(&user);
+    assert!(has_tool(&mut client, "rye_bash"));
+    for _ in 0..3 {
+        let arguments =
+            json!({"item_type": "tool", "item_id": "rye/bash", "parameters": {"command": "true"}});
+        let answer = client.request("tools/call", json!({"name": "rye_execute", "arguments": arguments}));
+        assert_eq!(answer["structuredContent"]["status"], "success", "{answer}");
+    }
+    client.request("ping", json!({}));
+    let is_news = |message: &&Value| message["method"].as_str().is_some_and(|name| name.contains("changed"));
+    let news: Vec<&Value> = client.notifications.iter().filter(is_news).collect();
+    assert_eq!(news, Vec::<&Value>::new());
+}
+
 #[test]
 fn prompts_are_the_users_own() {
     let user = User::initialized();

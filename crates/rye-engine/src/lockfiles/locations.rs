@@ -280,7 +280,7 @@ fn find_lockfiles(
     let plain = file_name::lockfile_path(&id, &resolved.root.version, None)?;
     let mut all = Vec::new();
     // Where there is no `.ai` there is no project.
-    engine.workspace.roots.project_ai().into_iter().for_each(|ai| watch_set.add(ai));
+    engine.workspace.roots.project_ai().into_iter().for_each(|ai| watch_set.add_folder(ai));
     if let Some(dir) = project_dir(engine) {
         all.extend(read_for_tool(&dir, &plain, resolved, watch_set)?);
     }
