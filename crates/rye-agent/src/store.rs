@@ -75,7 +75,7 @@ pub fn open_configured(
             folder: folder.to_owned(),
             work_dir: None,
             files: folder.to_owned(),
-            signers: Vec::new(),
+            signers: SharedStoreConfig::all_signers(engine),
             is_shared: false,
         });
     };

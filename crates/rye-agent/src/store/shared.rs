@@ -120,6 +120,16 @@ impl SharedStoreConfig {
         })
     }
 
+    /// The keys that count in any store that settings describe: threads that came from one keep their signatures. A store
+    /// that is not described completely adds none.
+    #[must_use]
+    pub fn all_signers(engine: &Engine) -> Vec<PublicKey> {
+        let stores = engine.workspace.settings.get("threads.stores").and_then(Value::as_object);
+        let names = stores.into_iter().flat_map(|stores| stores.keys());
+        let described = names.filter_map(|name| Self::named(engine, name).ok());
+        described.flat_map(|config| config.signers()).collect()
+    }
+
     /// Where it is, without a password.
     #[must_use]
     pub fn address(&self) -> String {

@@ -76,7 +76,7 @@ impl ThreadIndex {
                 let engine = place.engine()?;
                 Self::open_with(&engine)
             }
-            false => Self::open_files(place.roots()),
+            false => Self::open_files(place.roots(), Vec::new()),
         }
     }
 
@@ -87,7 +87,7 @@ impl ThreadIndex {
     pub fn open_with(engine: &Engine) -> Result<Option<Self>> {
         match SharedStoreConfig::current(engine)? {
             Some(config) => Self::open_shared(engine, &config).map(Some),
-            None => Self::open_files(&engine.workspace.roots),
+            None => Self::open_files(&engine.workspace.roots, SharedStoreConfig::all_signers(engine)),
         }
     }
 
@@ -115,8 +115,8 @@ impl ThreadIndex {
         })
     }
 
-    /// Opens the place's own store.
-    fn open_files(roots: &Roots) -> Result<Option<Self>> {
+    /// Opens the place's own store, in which the transcripts of these count beside the user's own.
+    fn open_files(roots: &Roots, signers: Vec<PublicKey>) -> Result<Option<Self>> {
         let dir = roots.threads_dir();
         let Some(secret) = ThreadSecret::load(&roots.signing_keys)? else {
             return Ok(None);
@@ -124,8 +124,7 @@ impl ThreadIndex {
         let store = open_existing_store(&dir, &secret, &LedgerSpec::default())?;
         let own_key = secret.transcript_key();
         let observer = current_owner();
-        let (signers, shared_clock) = (Vec::new(), None);
-        Ok(store.map(|store| Self { store, dir, observer, own_key, signers, shared_clock }))
+        Ok(store.map(|store| Self { store, dir, observer, own_key, signers, shared_clock: None }))
     }
 
     /// The file of a thread's transcript, brought up to what the store keeps. Where that fails, it is read as it is.
