@@ -164,10 +164,11 @@ fn freeze_checkout(request: Option<&CheckoutRequest>, project: Option<&Path>) ->
             parts.push(manifest);
             Ok(FrozenCheckout { checkout, parts, left_out })
         }
-        (Some(CheckoutRequest::Snapshot), None) => {
-            Err(Error::new(Code::CheckoutRefused, "there is no project here whose files could travel")
-                .hint("rye init makes one here"))
-        }
+        (Some(CheckoutRequest::Snapshot), None) => Err(Error::new(
+            Code::CheckoutRefused,
+            "no project here: there are no files to take a snapshot of",
+        )
+        .hint("rye init makes one here")),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn decision(approved: bool) -> ApprovalDecision {
+pub(super) fn decision(approved: bool) -> ApprovalDecision {
     let always = approved.then_some(rye_thread::machine::ApprovalScope::Item);
     ApprovalDecision {
         approved,

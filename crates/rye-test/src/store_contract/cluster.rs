@@ -69,24 +69,9 @@ pub fn submitted_threads_wait_for_workers(open: OpenStore) {
     assert!(world.store.submission(&thread_id(3)).expect("read").is_some());
     assert!(world.store.submission(&thread_id(2)).expect("read").is_none());
     // One that stopped to ask waits for the answer first.
-    let stop =
-        StatusChange { reason: Some(SuspendReason::Approval), ..StatusChange::to(ThreadStatus::Suspended) };
-    world.commit(ThreadCommit {
-        approvals: vec![approval("one", 1)],
-        status: Some(stop),
-        is_last: true,
-        ..commit_for(1, claim)
-    });
+    world.stop_to_ask(1, claim);
     assert!(!waiting().contains(&thread_id(1)));
-    let answer = ApprovalDecision {
-        approved: true,
-        message: None,
-        changes: Value::Null,
-        at_ms: 2,
-        by: "a person".to_owned(),
-        always: None,
-    };
-    world.store.answer_approval("one", &answer).expect("answered");
+    world.answer_question();
     assert!(waiting().contains(&thread_id(1)));
 }
 

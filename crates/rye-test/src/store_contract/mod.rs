@@ -131,6 +131,25 @@ impl TestStore {
     fn row(&self, number: u64) -> ThreadRow {
         self.store.thread(&thread_id(number)).expect("read").expect("a thread")
     }
+
+    /// Suspends a thread that asks its user the question `one`.
+    fn stop_to_ask(&self, thread: u64, claim: Claim) {
+        let stop = StatusChange {
+            reason: Some(SuspendReason::Approval),
+            ..StatusChange::to(ThreadStatus::Suspended)
+        };
+        self.commit(ThreadCommit {
+            approvals: vec![approval("one", thread)],
+            status: Some(stop),
+            is_last: true,
+            ..commit_for(thread, claim)
+        });
+    }
+
+    /// A person says yes to the question `one`.
+    fn answer_question(&self) {
+        self.store.answer_approval("one", &approvals::decision(true)).expect("answered");
+    }
 }
 
 /// This process, to stores that ask the system and to those that do not.

@@ -19,23 +19,8 @@ fn stopped_tree(open: OpenStore) -> TestStore {
         is_last: true,
         ..commit_for(2, claim)
     });
-    let stop =
-        StatusChange { reason: Some(SuspendReason::Approval), ..StatusChange::to(ThreadStatus::Suspended) };
-    world.commit(ThreadCommit {
-        approvals: vec![approval("one", 1)],
-        status: Some(stop),
-        is_last: true,
-        ..commit_for(1, above)
-    });
-    let answer = ApprovalDecision {
-        approved: true,
-        message: None,
-        changes: Value::Null,
-        at_ms: 2,
-        by: "a person".to_owned(),
-        always: None,
-    };
-    world.store.answer_approval("one", &answer).expect("answered");
+    world.stop_to_ask(1, above);
+    world.answer_question();
     world
 }
 

@@ -55,7 +55,7 @@ pub(super) struct FileChange {
 /// What the row of a thread says of its patch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PatchSummary {
-    /// Its digest; none when there is no patch because of `error`.
+    /// Its digest; none when the patch could not be made, for which `error` gives the reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
     /// Files that were changed.
@@ -63,7 +63,7 @@ pub struct PatchSummary {
     /// Whether what was changed before a worker died is missing.
     #[serde(rename = "incomplete")]
     pub is_incomplete: bool,
-    /// Why there is none.
+    /// Why no patch could be made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }

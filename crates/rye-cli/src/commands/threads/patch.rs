@@ -70,7 +70,7 @@ fn note_gaps(context: &CommandContext, patch: &CheckoutPatch) {
 
 fn apply(context: &CommandContext, patch: &CheckoutPatch, accepts_incomplete: bool) -> CommandResult {
     let project = context.settings.roots.project.as_deref().ok_or_else(|| {
-        Error::new(Code::CheckoutRefused, "there is no project here that the patch could be applied to")
+        Error::new(Code::CheckoutRefused, "no project here: the patch cannot be applied")
             .hint("run this in the project the thread was submitted from, or: --project DIR")
     })?;
     if patch.is_incomplete && !accepts_incomplete {

@@ -322,7 +322,7 @@ impl TopView {
             }
             (None, None) if !self.message.is_empty() => self.message.clone(),
             (None, None) => match self.selected_id() {
-                // Where there is no column for it.
+                // A narrow terminal has no column for it.
                 Some(id) if self.page == TopPage::Threads && !is_wide(foot) => format!("{id} · {keys}"),
                 Some(_) | None => keys.to_owned(),
             },

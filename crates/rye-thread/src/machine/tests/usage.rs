@@ -46,7 +46,7 @@ fn unreported_usage_is_estimated() {
     assert_eq!(play.state.cost.tokens(), usage.input_tokens + usage.output_tokens);
     let payload = play.payload("cognition_out");
     assert_eq!(payload["tokens_are_estimated"], json!(true));
-    // There is no count of a provider's to compare an estimate with.
+    // The provider sent no count that an estimate could be compared with.
     assert_eq!(payload.get("actual"), None);
     assert_eq!(format!("{:?}", play.replay()), format!("{:?}", play.state));
 }
