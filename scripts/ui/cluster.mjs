@@ -123,7 +123,7 @@ export async function cluster() {
     await page.goto(`${served.origin}/#code=${await newCode(served)}`);
     await page.waitForSelector('.grid-rows [data-key]');
     const list = () => page.evaluate(() => document.querySelector('main').innerText);
-    await until('a list without a worker', async () => (await list()).includes('No worker is at work'));
+    await until('a list without a worker', async () => (await list()).includes('No workers running'));
     await goTo(page, `#/threads/${early}`);
     await page.waitForFunction(() => document.querySelector('.thread-head').innerText.includes('rye worker --on'));
     const child = spawn(world.rye, ['worker', '--on', 'team', '--name', WORKER], { cwd: worker.cwd, env: worker.env, stdio: 'ignore' });

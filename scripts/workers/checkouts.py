@@ -40,7 +40,9 @@ def prepare_checkouts(world):
     user = world.user
     write(f"{user.project}/.ai/tools/team/edit.sh", EDIT)
     user.rye("sign", "tool", "team/edit")
-    user.directive("edit", permissions=items.PERMISSIONS.replace(TOOLS, f"{TOOLS}<tool>team.edit</tool>"))
+    permissions = items.PERMISSIONS.replace(TOOLS, f"{TOOLS}<tool>team.edit</tool>")
+    user.directive("edit", permissions=permissions)
+    user.directive("snapshot", permissions=f"{permissions}<checkout>snapshot</checkout>")
     for path, content in FILES.items():
         write(f"{user.project}/{path}", content)
 
@@ -56,8 +58,8 @@ def has_edited(person, label):
 
 
 def submit_snapshot(world, label):
-    """A thread with the project's files; what is left out is said."""
-    output = world.user.rye("run", "team/edit", f"label={label}", "--on", "team", "--provider", "fake", "--checkout", "snapshot")
+    """A thread with the project's files, for which its directive asks; what is left out is said."""
+    output = world.user.rye("run", "team/snapshot", f"label={label}", "--on", "team", "--provider", "fake")
     expect(".env (looks like a secret)" in output and "keys/server.pem" in output, f"what is left out: {output}")
     return re.search(r"thread-[0-9a-f]{12}", output).group()
 

@@ -130,7 +130,7 @@ def expect_refused(stores, forged):
     process = user.popen("thread", "resume", thread, "--limit", "turns=+10", "--json")
     until("it runs", lambda: world.status(thread) == "running", 30)
     code, output = stores.refuse(TO_FILES)
-    expect(code == 5 and "RYE1164" in output and "is at work" in output, f"one at work: {code} {output}")
+    expect(code == 5 and "RYE1164" in output and "is running" in output, f"one at work: {code} {output}")
     world.model.delay = 0.05
     process.communicate(timeout=TIMEOUT_SECONDS)
     title = world.database.value(f"SELECT title FROM threads WHERE thread_id = '{forged}'")

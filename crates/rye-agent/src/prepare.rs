@@ -141,6 +141,8 @@ pub struct PreparedThread {
     pub notices: Vec<String>,
     /// The files that were read for it; the store must have them before it starts.
     pub files: Vec<LoadedFile>,
+    /// The project files that its directive wants where it runs on another machine.
+    pub checkout: Option<String>,
 }
 
 /// Resolves, verifies and freezes all a thread needs.
@@ -253,6 +255,7 @@ impl PreparedCache {
             model_choice: template.model_choice.clone(),
             notices: template.notices.clone(),
             files,
+            checkout: directive.fields.get("checkout").and_then(Value::as_str).map(str::to_owned),
         })
     }
 

@@ -38,6 +38,8 @@ impl From<ThreadStoreError> for Error {
             ThreadStoreError::Fenced(thread) => Self::new(Code::ThreadHeld, message)
                 .detail("thread_id", thread.as_str())
                 .hint(format!("watch it: rye thread tail {thread}")),
+            ThreadStoreError::Running { thread } => Self::new(Code::ThreadHeld, message)
+                .hint(format!("wait for it, or end it: rye thread cancel {thread}")),
             ThreadStoreError::NoApproval(_) => {
                 Self::new(Code::NoQuestion, message).hint("which are open: rye thread list")
             }

@@ -96,7 +96,7 @@ pub fn from_process_output(mode: ResultMode, exit: ProcessExit, output: ProcessO
     let (result, stdout) = match mode {
         ResultMode::Channel => (parse_channel(&output), output.stdout.clone()),
         ResultMode::LastJsonLine => parse_last_json_line(&output),
-        ResultMode::WholeJsonObject => (parse_whole_object(&output), output.stdout.clone()),
+        ResultMode::WholeJsonObject => (parse_single_object(&output), output.stdout.clone()),
         ResultMode::Streams => {
             let streams = json!({
                 "stdout": output.stdout,
@@ -156,12 +156,15 @@ fn parse_channel(output: &ProcessOutput) -> ParsedResult {
 }
 
 /// The output as one JSON object. Whatever else stands there may be the rest of an answer that says the opposite.
-fn parse_whole_object(output: &ProcessOutput) -> ParsedResult {
+fn parse_single_object(output: &ProcessOutput) -> ParsedResult {
     let printed = output.stdout.trim();
     match serde_json::from_str(printed) {
         Ok(value @ Value::Object(_)) if !output.is_stdout_cut => ParsedResult::Result(value),
         _ if printed.is_empty() => ParsedResult::Missing,
-        _ => ParsedResult::Unreadable("what it printed isn't exactly one JSON object".to_owned()),
+        _ => ParsedResult::Unreadable(
+            "what it printed isn't exactly one JSON object: `{}` has no opinion, logs belong on stderr"
+                .to_owned(),
+        ),
     }
 }
 
@@ -283,7 +286,9 @@ mod tests {
             let failure = parse(output(printed)).1;
             assert_eq!(
                 failure.as_deref(),
-                Some("what it printed isn't exactly one JSON object"),
+                Some(
+                    "what it printed isn't exactly one JSON object: `{}` has no opinion, logs belong on stderr"
+                ),
                 "{printed}"
             );
         }

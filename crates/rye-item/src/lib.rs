@@ -5,6 +5,7 @@
 //! a parser on a text made to be slow. Reading items from disk belongs to `rye-space`, deciding who vouches for them
 //! to `rye-trust`.
 
+pub mod checkout;
 #[cfg(feature = "parsers")]
 pub mod condition;
 pub mod diagnostic;

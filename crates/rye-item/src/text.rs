@@ -193,6 +193,17 @@ fn skip_string(rest: &mut Characters<'_>) {
     }
 }
 
+/// The first of these, separated by commas, and how many more there are.
+#[must_use]
+pub fn join_first(texts: &[String], most: usize) -> String {
+    let named: Vec<String> = texts.iter().take(most).map(|text| one_line(text)).collect();
+    let named = named.join(", ");
+    match texts.len().saturating_sub(most) {
+        0 => named,
+        more => format!("{named} and {more} more"),
+    }
+}
+
 /// Whether a character shows as itself wherever it stands: what is on this list cannot hide text, join or split lines, or stand
 /// for nothing. Some scripts need characters that are not on it.
 #[must_use]
@@ -273,6 +284,14 @@ fn reveal_all_but(text: &str, is_shown: impl Fn(char) -> bool) -> Cow<'_, str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn first_texts_are_named_and_the_others_counted() {
+        let names = ["a", "b\nc", "d"].map(str::to_owned);
+        assert_eq!(join_first(&names, 2), "a, b c and 1 more");
+        assert_eq!(join_first(&names, 3), "a, b c, d");
+        assert_eq!(join_first(&[], 3), "");
+    }
 
     #[test]
     fn hidden_characters_are_revealed() {

@@ -162,8 +162,9 @@ fn router(
 
 async fn authorize(State(auth): State<Arc<AuthLayer>>, request: Request, next: Next) -> Response {
     let headers = request.headers();
-    if !has_plain_source(headers) {
-        return (StatusCode::FORBIDDEN, "`Host` and `Origin` must be a host with a port\n").into_response();
+    if !has_valid_host_and_origin(headers) {
+        return (StatusCode::FORBIDDEN, "invalid `Host` or `Origin` header: expected HOST or HOST:PORT\n")
+            .into_response();
     }
     let mut values = headers.get_all(header::AUTHORIZATION).iter();
     let (first, second) = (values.next(), values.next());
@@ -197,7 +198,7 @@ async fn authorize(State(auth): State<Arc<AuthLayer>>, request: Request, next: N
 }
 
 /// Whether `Host` and `Origin` name hosts and nothing more, so that all who read them read the same.
-fn has_plain_source(headers: &HeaderMap) -> bool {
+fn has_valid_host_and_origin(headers: &HeaderMap) -> bool {
     let are_all = |name: header::HeaderName, is_plain: fn(&str) -> bool| {
         headers.get_all(name).iter().all(|value| value.to_str().is_ok_and(is_plain))
     };
@@ -238,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_are_names_or_addresses_with_a_port() {
+    fn host_header_is_name_or_address_with_optional_port() {
         for host in
             ["localhost", "localhost:7433", "127.0.0.1:1", "[::1]", "[::1]:7433", "rye.example-host.org"]
         {
@@ -264,9 +265,9 @@ mod tests {
         }
         let mut headers = HeaderMap::new();
         headers.insert(header::ORIGIN, header::HeaderValue::from_static("http://localhost/evil.com"));
-        assert!(!has_plain_source(&headers));
+        assert!(!has_valid_host_and_origin(&headers));
         headers.insert(header::ORIGIN, header::HeaderValue::from_static("http://localhost:3000"));
-        assert!(has_plain_source(&headers));
+        assert!(has_valid_host_and_origin(&headers));
     }
 
     #[test]

@@ -73,7 +73,7 @@ export async function showThread(context) {
     if (!values) return;
     await act(button, async () => {
       const { pid } = await call(`${path}/resume`, { method: 'POST', body: { limits: limitChanges(values), message: values.message.trim() || undefined } });
-      toast(pid ? 'Resumed: it runs in the background.' : 'Resumed: a worker takes it.');
+      toast(pid ? 'Resumed: it runs in the background.' : 'Resume requested: a worker will pick it up.');
       await reread();
     });
   }

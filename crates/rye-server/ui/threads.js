@@ -81,8 +81,8 @@ function treeOrder(rows, closed, isOpenAll) {
 async function showWorkers(into) {
   const { is_shared: isShared, workers } = await call('/workers');
   into.hidden = !isShared;
-  fill(into, workers.length ? 'Workers: ' : 'No worker is at work', workers.map((one, index) => [index ? ' · ' : '', h('strong', one.name),
-    one.is_listed ? ` on ${one.host}, ${count(one.running)}/${count(one.max_threads)}${one.is_draining ? ', takes no more' : ''}` : ' (its key is not listed)']));
+  fill(into, workers.length ? 'Workers: ' : 'No workers running', workers.map((one, index) => [index ? ' · ' : '', h('strong', one.name),
+    one.is_listed ? ` on ${one.host}, ${count(one.running)}/${count(one.max_threads)}${one.is_draining ? ', draining' : ''}` : ' (untrusted key)']));
 }
 
 async function showList(context) {

@@ -42,7 +42,7 @@ impl FileStamp {
 pub struct WatchSet {
     /// What was read: its content counts.
     contents: BTreeMap<PathBuf, Option<StampEntry>>,
-    /// Folders on the way to it: which folder it is counts, and who may change it, not what else comes and goes in it.
+    /// Parent folders: compared by identity, owner and mode, not by their entries.
     folders: BTreeMap<PathBuf, Option<FolderEntry>>,
 }
 
@@ -72,18 +72,18 @@ impl WatchSet {
     pub fn add(&mut self, mut path: PathBuf) {
         let entry = read_entry(&path);
         if entry.is_none() {
-            path = first_absent(path);
+            path = first_missing_ancestor(path);
         }
         // What was seen first counts: whatever came after it is a change.
         self.contents.entry(path).or_insert(entry);
     }
 
-    /// Remembers which folder `path` is now. What comes and goes in it is no change: a run makes files in `.ai` for as
-    /// long as it lasts, which say nothing about the items below.
+    /// Remembers which folder `path` is now. Entries that come and go in it are ignored: a confined run creates
+    /// placeholders in `.ai`.
     pub fn add_folder(&mut self, mut path: PathBuf) {
         let entry = read_folder_entry(&path);
         if entry.is_none() {
-            path = first_absent(path);
+            path = first_missing_ancestor(path);
         }
         self.folders.entry(path).or_insert(entry);
     }
@@ -283,7 +283,7 @@ pub(crate) fn record(add: impl FnOnce(&mut WatchSet)) {
 const NANOS_PER_SECOND: i64 = 1_000_000_000;
 
 /// The first folder on the way to an absent `path` that is not there.
-fn first_absent(mut path: PathBuf) -> PathBuf {
+fn first_missing_ancestor(mut path: PathBuf) -> PathBuf {
     // The folder above a relative name has no name, and is there.
     let is_absent = |above: &Path| !above.as_os_str().is_empty() && read_entry(above).is_none();
     while path.parent().is_some_and(is_absent) {
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_on_the_way_may_fill_but_not_be_replaced() {
+    fn watched_folder_may_fill_but_not_change() {
         let folder = tempfile::tempdir().expect("a folder");
         let (ai, other) = (folder.path().join("ai"), folder.path().join("other"));
         file::create_dirs(&ai, false).expect("a folder");

@@ -155,7 +155,7 @@ pub(crate) async fn answer(
     answer: &ApprovalDecision,
 ) -> Result<Approval, DbError> {
     // Others would refuse it, and the question could not be answered again.
-    if let Some(fingerprint) = tx.seal.refused_answerer() {
+    if let Some(fingerprint) = tx.seal.key_that_may_not_answer() {
         return Err(ThreadStoreError::AnswerRefused(fingerprint.to_string()).into());
     }
     let not_found = || DbError::from(ThreadStoreError::NoApproval(rye_item::text::one_line(id)));

@@ -112,7 +112,7 @@ impl Sealer {
     }
 
     /// The fingerprint of the key that signs here, if it may answer no question.
-    pub(crate) fn refused_answerer(&self) -> Option<Fingerprint> {
+    pub(crate) fn key_that_may_not_answer(&self) -> Option<Fingerprint> {
         let people = self.keys.people.as_ref()?;
         (!people.contains(self.keys.fingerprint.as_str())).then_some(self.keys.fingerprint)
     }

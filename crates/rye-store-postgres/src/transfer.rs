@@ -113,7 +113,7 @@ pub(crate) async fn export_tree(
             return Err(ThreadStoreError::Forged { thread: id, what: Forgery::Row }.into());
         }
         if row.owner.is_some() || row.status.is_at_work() {
-            return Err(conflict(&id, "it is at work"));
+            return Err(ThreadStoreError::Running { thread: id }.into());
         }
         let db = &context.db;
         let name = id.as_str();
@@ -269,7 +269,7 @@ pub(crate) async fn forget_tree(tx: &WriteTx<'_>, root: &ThreadId) -> Result<(),
     let mut rows = Vec::new();
     for row in tx.reading().query(sql, &[&name]).await? {
         if row.try_get::<_, Option<i64>>(1)?.is_some() {
-            return Err(conflict(root, "it is at work"));
+            return Err(ThreadStoreError::Running { thread: root.clone() }.into());
         }
         rows.push(row.try_get(0)?);
     }

@@ -71,7 +71,7 @@ pub(super) fn export_tree(
             return Err(row_seal::forged_error(&id));
         }
         if row.owner.is_some() || row.status.is_at_work() {
-            return Err(conflict(&id, "it is at work"));
+            return Err(ThreadStoreError::Running { thread: id }.into());
         }
         let name = id.as_str();
         let ledger = connection.prepare_cached(FIND_LEDGER)?.query_row([name], row_values).optional()?;
@@ -247,7 +247,7 @@ pub(super) fn forget_tree(tx: &WriteTx<'_, '_>, root: &ThreadId) -> Result<(), D
     for row in found {
         let (number, id, holder) = row?;
         if holder.is_some() {
-            return Err(conflict(root, "it is at work"));
+            return Err(ThreadStoreError::Running { thread: root.clone() }.into());
         }
         rows.push(number);
         ids.push(parse_id(&id)?);

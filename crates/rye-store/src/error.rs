@@ -78,6 +78,12 @@ pub enum ThreadStoreError {
         /// What does not fit.
         what: String,
     },
+    /// A process runs the thread, and what was asked needs it to stand still.
+    #[error("{thread} is running")]
+    Running {
+        /// The thread.
+        thread: ThreadId,
+    },
     /// A number or text is larger than the store holds.
     #[error("{0} is more than the store can hold")]
     TooLarge(&'static str),
@@ -99,7 +105,7 @@ pub enum ThreadStoreError {
     #[error("there is no open question `{0}`")]
     NoApproval(String),
     /// The key that signs here is not that of a person.
-    #[error("the answer is refused: {0} is the key of a worker")]
+    #[error("answer refused: {0} is a worker's key")]
     AnswerRefused(String),
     /// A folder of threads is a link.
     #[error("`{}` is a link, and nothing is written or removed through links there", .0.display())]

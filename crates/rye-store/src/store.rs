@@ -216,14 +216,14 @@ pub trait ThreadStore: std::fmt::Debug + Send + Sync {
     /// place of this one; the decision counts as an answer does. [`ThreadStoreError::Conflict`] when it is not suspended.
     fn request_resume<'a>(&'a self, id: &'a ThreadId, decision: &'a ApprovalDecision) -> StoreFuture<'a, ()> {
         let _ = (id, decision);
-        let message = "a store of one machine has no workers".to_owned();
+        let message = "this store has no workers".to_owned();
         Box::pin(std::future::ready(Err(ThreadStoreError::Failed(message))))
     }
 
     /// Notes what a worker offers; an empty text says that it has ended.
     fn put_worker<'a>(&'a self, name: &'a str, body: &'a str, at_ms: u64) -> StoreFuture<'a, ()> {
         let _ = (name, body, at_ms);
-        let message = "a store of one machine has no workers".to_owned();
+        let message = "this store has no workers".to_owned();
         Box::pin(std::future::ready(Err(ThreadStoreError::Failed(message))))
     }
 
@@ -237,8 +237,8 @@ pub trait ThreadStore: std::fmt::Debug + Send + Sync {
         Box::pin(std::future::ready(Err(no_transfer())))
     }
 
-    /// A tree as another store takes it, verified, parents before their children. [`ThreadStoreError::Conflict`] while a
-    /// thread of it is at work or a process has one.
+    /// A tree as another store takes it, verified, parents before their children. [`ThreadStoreError::Running`] while a
+    /// process has a thread of it.
     fn export_tree<'a>(&'a self, root: &'a ThreadId) -> StoreFuture<'a, Vec<ThreadTransfer>> {
         let _ = root;
         Box::pin(std::future::ready(Err(no_transfer())))
@@ -251,7 +251,7 @@ pub trait ThreadStore: std::fmt::Debug + Send + Sync {
         Box::pin(std::future::ready(Err(no_transfer())))
     }
 
-    /// Forgets a tree that another store has taken; [`ThreadStoreError::Conflict`] while a process has a thread of it.
+    /// Forgets a tree that another store has taken; [`ThreadStoreError::Running`] while a process has a thread of it.
     fn forget_tree<'a>(&'a self, root: &'a ThreadId) -> StoreFuture<'a, ()> {
         let _ = root;
         Box::pin(std::future::ready(Err(no_transfer())))
@@ -291,5 +291,5 @@ pub trait ThreadStore: std::fmt::Debug + Send + Sync {
 
 /// A store that no other exchanges threads with.
 fn no_transfer() -> ThreadStoreError {
-    ThreadStoreError::Failed("threads of this store do not move".to_owned())
+    ThreadStoreError::Failed("this store cannot move threads".to_owned())
 }

@@ -175,8 +175,8 @@ impl<'a> ProjectAccess<'a> {
         }
         if let Some(folder) = self.repository_around(real) {
             return Err(NativeError::denied(format!(
-                "`{}` may not be written: `{}` would be a git repository without a `.git`, and git runs what its files \
-                 name; use git itself",
+                "`{}` cannot be written: it would make `{}` a git repository, and git runs commands that a repository's \
+                 settings name; use git instead",
                 display_path(relative),
                 display_path(&folder)
             )));

@@ -123,7 +123,11 @@ impl FileArchive {
             }
             file::write_new(&project.join(&relative), bytes, FileMode::Private)?;
         }
-        if rest.is_empty() { Ok(()) } else { Err(refused("it has bytes that are of no file".to_owned())) }
+        if rest.is_empty() {
+            Ok(())
+        } else {
+            Err(refused("it has trailing bytes that belong to no file".to_owned()))
+        }
     }
 }
 
@@ -179,7 +183,7 @@ mod tests {
         let short = FileArchive { bytes: b"on".to_vec(), ..archive.clone() };
         assert_eq!(refusal(&short), "`.ai/tools/a.py` is not whole");
         let long = FileArchive { bytes: b"oneX".to_vec(), ..archive.clone() };
-        assert_eq!(refusal(&long), "it has bytes that are of no file");
+        assert_eq!(refusal(&long), "it has trailing bytes that belong to no file");
         for path in ["../x", "/etc/x", ".ai/threads/x", ".ai/../x", ".git/hooks/x", ".ai/tools", "lockfiles"]
         {
             let files = vec![FrozenFile { path: path.to_owned(), ..archive.files[0].clone() }];

@@ -2,7 +2,7 @@
 //! nothing else in it than its directive and the worker's own settings say.
 
 use rye_engine::{Code, Error, Result};
-use rye_item::text::one_line;
+use rye_item::text::join_first;
 use serde_json::Value;
 
 use crate::spec::ThreadSpec;
@@ -53,8 +53,8 @@ pub(super) fn check_spec(submitted: &ThreadSpec, own: &ThreadSpec) -> Result<()>
     if differing.is_empty() {
         return Ok(());
     }
-    let named: Vec<String> = differing.iter().take(MAX_NAMED).map(|name| one_line(name)).collect();
-    let message = format!("it is not what this worker makes of its directive: {} differ", named.join(", "));
+    let named = join_first(&differing, MAX_NAMED);
+    let message = format!("this worker prepares another thread from its directive: {named} differ");
     Err(refused(&message).hint("make the settings of user and worker the same: rye config show --origin"))
 }
 

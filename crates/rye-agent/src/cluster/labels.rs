@@ -148,7 +148,7 @@ pub(super) fn offered_labels(engine: &Engine, environment: &BTreeMap<String, Str
     labels
 }
 
-/// Why a submitted thread is not at work yet; `None` for any other.
+/// Why a submitted thread is not running yet; `None` for any other.
 #[must_use]
 pub fn placement_reason(store: &StoreHandle, row: &ThreadRow) -> Option<String> {
     if !row.is_submitted || !row.status.is_at_work() {
@@ -167,14 +167,14 @@ pub fn placement_reason(store: &StoreHandle, row: &ThreadRow) -> Option<String> 
 
 fn explain(needed: &[String], offers: &[(String, WorkerOffer)]) -> String {
     if offers.is_empty() {
-        return "no worker is at work; start one: rye worker --on NAME".to_owned();
+        return "no worker is running; start one: rye worker --on NAME".to_owned();
     }
     let mut lacking = Vec::new();
     for (name, offer) in offers {
         let missing = offer.missing(needed);
         match (missing.as_slice(), offer.is_draining) {
             ([], false) => return format!("waits for a free place on {}", one_line(name)),
-            ([], true) => lacking.push(format!("{} takes no more", one_line(name))),
+            ([], true) => lacking.push(format!("{} is draining", one_line(name))),
             (missing, _) => {
                 let missing: Vec<String> = missing.iter().map(|label| one_line(label)).collect();
                 lacking.push(format!("{} lacks {}", one_line(name), missing.join(", ")));
@@ -200,10 +200,10 @@ mod tests {
         let small = offer("small", &["provider:anthropic"], false);
         let ending = offer("ending", &["gpu", "provider:anthropic"], true);
         let fitting = offer("big", &["gpu", "provider:anthropic", "eu"], false);
-        assert_eq!(explain(&needed, &[]), "no worker is at work; start one: rye worker --on NAME");
+        assert_eq!(explain(&needed, &[]), "no worker is running; start one: rye worker --on NAME");
         assert_eq!(
             explain(&needed, &[small.clone(), ending.clone()]),
-            "no worker fits: small lacks gpu; ending takes no more"
+            "no worker fits: small lacks gpu; ending is draining"
         );
         assert_eq!(explain(&needed, &[small, ending, fitting]), "waits for a free place on big");
     }

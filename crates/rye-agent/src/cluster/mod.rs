@@ -14,7 +14,9 @@ mod submit;
 mod tree;
 mod worker;
 
-pub use checkout::{ApplyReport, Checkout, CheckoutPatch, CheckoutRequest, PatchSummary, read_patch};
+pub use checkout::{
+    ApplyReport, Checkout, CheckoutPatch, CheckoutRequest, PatchSummary, parse_checkout, read_patch,
+};
 pub use labels::{WORKER_HOST, WorkerOffer, WorkerProcess, placement_reason};
 pub use submission::{SubmissionBody, SubmissionError};
 pub use submit::{SubmitOptions, SubmitReport};

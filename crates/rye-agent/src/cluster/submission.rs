@@ -69,7 +69,7 @@ pub enum SubmissionError {
     #[error("the submission cannot be read: {0}")]
     Unreadable(String),
     /// Another release wrote it.
-    #[error("the submission has format {0}, which this rye does not know")]
+    #[error("unsupported submission format {0}")]
     UnknownFormat(u32),
     /// Who signed it is not listed.
     #[error("the submission is signed by {0}, whose key is not listed in the worker's settings")]

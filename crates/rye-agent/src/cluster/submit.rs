@@ -8,10 +8,11 @@ use lillux::Digest;
 use rye_engine::lockfiles::freeze_project;
 use rye_engine::{Code, Error, Result};
 use rye_item::Space;
+use rye_item::text::join_first;
 use rye_trust::Subject;
 
 use super::archive::FileArchive;
-use super::checkout::{Checkout, CheckoutRequest, FrozenSnapshot, freeze_snapshot};
+use super::checkout::{Checkout, CheckoutRequest, FrozenSnapshot, freeze_snapshot, parse_checkout};
 use super::labels::{needed_labels, parse_label, secret_label};
 use super::submission::SubmissionBody;
 use crate::journal::JournalHeader;
@@ -26,7 +27,7 @@ pub struct SubmitOptions {
     pub labels: Vec<String>,
     /// Secrets that the worker must have, by name.
     pub secrets: Vec<String>,
-    /// The project files that it is to have.
+    /// The project files that it is to have; those that its directive asks for where this is not set.
     pub checkout: Option<CheckoutRequest>,
 }
 
@@ -59,6 +60,10 @@ impl Threads {
         let (model, provider) = (request.model.clone(), request.provider.clone());
         let limits = request.limits.clone();
         let prepared = self.prepare(request).await?;
+        let checkout = match (options.checkout, &prepared.checkout) {
+            (None, Some(declared)) => Some(parse_checkout(declared)?),
+            (chosen, _) => chosen,
+        };
         let engine = self.engine()?;
         let spec = Arc::clone(&prepared.spec);
         let now_ms = self.now_ms();
@@ -93,7 +98,7 @@ impl Threads {
             for secret in &options.secrets {
                 labels.insert(parse_label(&secret_label(secret))?);
             }
-            let frozen = freeze_checkout(options.checkout.as_ref(), project.as_deref())?;
+            let frozen = freeze_checkout(checkout.as_ref(), project.as_deref())?;
             labels.extend(frozen.checkout.as_ref().map(|checkout| checkout.label().to_owned()));
             let body = SubmissionBody {
                 format: SubmissionBody::FORMAT,
@@ -117,8 +122,8 @@ impl Threads {
             Ok(FrozenSubmission { body, parts, left_out: frozen.left_out })
         };
         let frozen = tokio::task::spawn_blocking(freeze).await;
-        let FrozenSubmission { body, parts, left_out } =
-            frozen.map_err(|error| Error::new(Code::Io, format!("freezing broke off: {error}")))??;
+        let FrozenSubmission { body, parts, left_out } = frozen
+            .map_err(|error| Error::new(Code::Io, format!("preparing the submission failed: {error}")))??;
         let store = self.store().shared();
         let mut blobs = Vec::with_capacity(parts.len());
         for part in parts {
@@ -153,7 +158,7 @@ struct FrozenCheckout {
 
 fn freeze_checkout(request: Option<&CheckoutRequest>, project: Option<&Path>) -> Result<FrozenCheckout> {
     match (request, project) {
-        (None, _) => Ok(FrozenCheckout::default()),
+        (None | Some(CheckoutRequest::NoFiles), _) => Ok(FrozenCheckout::default()),
         (Some(CheckoutRequest::Git { address, commit }), _) => {
             let checkout = Checkout::Git { address: address.clone(), commit: commit.clone() };
             Ok(FrozenCheckout { checkout: Some(checkout), ..FrozenCheckout::default() })
@@ -164,11 +169,10 @@ fn freeze_checkout(request: Option<&CheckoutRequest>, project: Option<&Path>) ->
             parts.push(manifest);
             Ok(FrozenCheckout { checkout, parts, left_out })
         }
-        (Some(CheckoutRequest::Snapshot), None) => Err(Error::new(
-            Code::CheckoutRefused,
-            "no project here: there are no files to take a snapshot of",
-        )
-        .hint("rye init makes one here")),
+        (Some(CheckoutRequest::Snapshot), None) => {
+            Err(Error::new(Code::CheckoutRefused, "no project here to take a snapshot of")
+                .hint("create one: rye init"))
+        }
     }
 }
 
@@ -176,9 +180,6 @@ fn freeze_checkout(request: Option<&CheckoutRequest>, project: Option<&Path>) ->
 const MAX_NAMED: usize = 5;
 
 fn left_out_notice(left_out: &[(String, &'static str)]) -> Option<String> {
-    let named: Vec<String> =
-        left_out.iter().take(MAX_NAMED).map(|(path, reason)| format!("{path} ({reason})")).collect();
-    let more = left_out.len().saturating_sub(MAX_NAMED);
-    let more = if more == 0 { String::new() } else { format!(" and {more} more") };
-    (!named.is_empty()).then(|| format!("not in the snapshot: {}{more}", named.join(", ")))
+    let named: Vec<String> = left_out.iter().map(|(path, reason)| format!("{path} ({reason})")).collect();
+    (!named.is_empty()).then(|| format!("not in the snapshot: {}", join_first(&named, MAX_NAMED)))
 }

@@ -115,7 +115,7 @@ fn unpack(
     lillux::file::create_dirs(&project, true)?;
     let checkout = match &body.checkout {
         Some(checkout) => {
-            let places = &setup.checkout_places;
+            let places = &setup.allowed_checkout_prefixes;
             let mut made = TreeCheckout::make(checkout, folder, store, &setup.engine, places)?;
             made.restore(&body.thread)?;
             Some(made)
@@ -188,7 +188,7 @@ async fn check_root(threads: &Threads, body: &SubmissionBody, secrets: &[String]
 
 /// Whether a thread works on the project files that the thread above all others has: then it runs where that one does, unless
 /// that one has ended.
-pub(super) async fn belongs_elsewhere(
+pub(super) async fn must_run_on_other_worker(
     store: &StoreHandle,
     row: &ThreadRow,
     open: Option<&WorkerTree>,

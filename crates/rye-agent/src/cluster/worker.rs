@@ -49,7 +49,7 @@ pub struct WorkerSetup {
     /// Secrets that it offers, by name: variables of its environment.
     pub secrets: Vec<String>,
     /// Places from which it fetches the repositories that submissions name.
-    pub checkout_places: Vec<String>,
+    pub allowed_checkout_prefixes: Vec<String>,
     /// How many trees, and of each level below how many threads, run at once.
     pub max_threads: usize,
     /// How long threads may take to end when the worker ends.
@@ -140,7 +140,7 @@ impl Worker {
         }
         labels.insert(parse_label(&format!("worker:{}", setup.name))?);
         labels.insert(SNAPSHOT_LABEL.to_owned());
-        for place in &setup.checkout_places {
+        for place in &setup.allowed_checkout_prefixes {
             check_fetch_prefix(place)?;
             labels.insert(GIT_LABEL.to_owned());
         }

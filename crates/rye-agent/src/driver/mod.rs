@@ -245,7 +245,7 @@ pub struct ThreadDriver {
     unsettled: Vec<Settlement>,
     /// The secrets that were taken out of the next event already.
     redacted: RedactionTally,
-    /// Whether the store knows that it is at work.
+    /// Whether the store knows that it is running.
     is_marked_running: bool,
     /// Whether `state.json` is behind, and when it was last written or the thread was begun.
     is_state_dirty: bool,

@@ -13,17 +13,21 @@ const MAX_AHEAD_MS: u64 = 10 * 60_000;
 
 /// The time that was served last, if the clock was ahead then: it lies further in the future than the next time from now.
 #[must_use]
-pub fn served_ahead(times: &ScheduleTimes, state: &ScheduleState, now_ms: u64) -> Option<u64> {
+pub fn future_last_run(times: &ScheduleTimes, state: &ScheduleState, now_ms: u64) -> Option<u64> {
     let next_ms = times.next_after(now_ms)?;
     let is_ahead = state.served_ms > next_ms.max(now_ms.saturating_add(MAX_AHEAD_MS));
     is_ahead.then_some(state.served_ms)
 }
 
-/// How many missed times that is, in words.
+/// How many runs were missed, in words.
 #[must_use]
-pub fn counted_missed(missed: u64) -> String {
+pub fn format_missed_count(missed: u64) -> String {
     let most = MAX_COUNTED - 1;
-    if missed >= most { format!("more than {most}") } else { missed.to_string() }
+    match missed {
+        1 => "1 run".to_owned(),
+        few if few < most => format!("{few} runs"),
+        _ => format!("more than {most} runs"),
+    }
 }
 
 /// What a schedule does now.

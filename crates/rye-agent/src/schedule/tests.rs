@@ -100,14 +100,17 @@ fn clock_that_was_ahead_is_noticed() {
     let times = schedule.times().expect("times");
     let ahead = |served: &str, now: &str| {
         let state = ScheduleState { served_ms: at(served), ..ScheduleState::default() };
-        served_ahead(&times, &state, at(now)).is_some()
+        future_last_run(&times, &state, at(now)).is_some()
     };
     assert!(ahead("2027-03-01T02:00:00Z", "2026-03-01T02:30:00Z"));
     assert!(ahead("2026-03-01T04:00:00Z", "2026-03-01T02:30:00Z"));
     // The next time may have been served already: it is not served twice.
     assert!(!ahead("2026-03-01T03:00:00Z", "2026-03-01T02:30:00Z"));
     assert!(!ahead("2026-03-01T02:00:00Z", "2026-03-01T02:30:00Z"));
-    assert_eq!((counted_missed(7), counted_missed(999)), ("7".to_owned(), "more than 999".to_owned()));
+    assert_eq!(
+        (format_missed_count(7), format_missed_count(999)),
+        ("7 runs".to_owned(), "more than 999 runs".to_owned())
+    );
 }
 
 #[test]

@@ -88,7 +88,7 @@ impl MigrationStore {
     /// A tree, with its transcripts wherever they are.
     fn export(&self, root: &ThreadId) -> Result<Vec<ThreadTransfer>> {
         let mut threads = self.store.export_tree(root).map_err(|error| match error {
-            ThreadStoreError::Conflict { thread, what } => at_work_error(&thread, &what),
+            ThreadStoreError::Running { thread } => running_error(&thread),
             other => Error::from(other),
         })?;
         if let Some(folder) = &self.folder {
@@ -168,7 +168,7 @@ fn migrate_tree(
         target.import(threads.clone(), at_ms)?;
     }
     if target.export(root)? != threads {
-        let message = format!("{root} is not the same in `{}` as it was; it stays in both", target.name);
+        let message = format!("{root} differs in `{}` after the copy; both copies were kept", target.name);
         return Err(Error::new(Code::StoreDamaged, message).detail("thread_id", root.as_str()));
     }
     let is_ended = threads.iter().all(|transfer| transfer.is_ended);
@@ -188,18 +188,18 @@ fn compare(target: &MigrationStore, threads: &[ThreadTransfer]) -> Result<TreeSt
     if known == 0 {
         return Ok(TreeState::Missing);
     }
-    let found = target.export(&root.id).unwrap_or_default();
+    let found = target.export(&root.id)?;
     if found == threads {
         return Ok(TreeState::Same);
     }
-    let message = format!("{} is in `{}` already, with another content", root.id, one_line(&target.name));
+    let message = format!("{} already exists in `{}` and differs", root.id, one_line(&target.name));
     Err(Error::new(Code::MigrationRefused, message)
         .detail("thread_id", root.id.as_str())
-        .hint("see what each has: rye thread show, with and without threads.store in your settings"))
+        .hint("compare them: rye thread show, with and without threads.store in your settings"))
 }
 
-fn at_work_error(id: &ThreadId, what: &str) -> Error {
-    Error::new(Code::MigrationRefused, format!("{id} does not move: {}", one_line(what)))
+fn running_error(id: &ThreadId) -> Error {
+    Error::new(Code::MigrationRefused, format!("{id} cannot be moved: it is running"))
         .detail("thread_id", id.as_str())
         .hint(format!("wait for it, or end it: rye thread cancel {id}"))
         .hint(format!("if it was interrupted, let it continue first: rye thread resume {id}"))

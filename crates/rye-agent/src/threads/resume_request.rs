@@ -101,7 +101,8 @@ impl ThreadRuntime {
             if row.reason.is_some_and(SuspendReason::is_answerable) {
                 return Ok(unattended);
             }
-            let message = format!("{} is not resumed: no listed person signed the request", row.id);
+            let message =
+                format!("{} cannot be resumed: the request is not signed by a key in `users`", row.id);
             return Err(Error::new(Code::SubmissionRefused, message)
                 .hint("list the key of the person in threads.stores.NAME.users on the worker")
                 .hint(format!("ask again: rye thread resume {}", row.id)));

@@ -54,7 +54,7 @@ pub struct LiveRow {
     pub root: ThreadId,
     /// The call that has not come back, if one is known.
     pub current_tool: Option<String>,
-    /// The worker that it is at work on, if it is one's.
+    /// The worker that it is running on, if it is one's.
     pub worker: Option<String>,
     /// Why it needs attention.
     pub attention: Vec<&'static str>,

@@ -2,13 +2,14 @@
 //! manifest.
 
 use lillux::{Digest, Fingerprint, PublicKey};
+use rye_item::checkout::is_commit;
 use rye_item::{BundleId, Diagnostic};
 use semver::{Version, VersionReq};
 use toml_edit::{ArrayOfTables, DocumentMut, Item, Table, TableLike, value};
 
 use super::MAX_PROJECT_BUNDLES;
 use super::manifest::BundleRequirement;
-use super::source::{RequirementSource, SourceFields, is_commit};
+use super::source::{RequirementSource, SourceFields};
 use super::table_reader::TableReader;
 
 const FORMAT: i64 = 1;

@@ -10,7 +10,7 @@ mod table_reader;
 
 pub use lock::{LockedBundle, ProjectLock};
 pub use manifest::{BundleRequirement, ProjectManifest};
-pub use source::{GitSource, InvalidSource, RegistrySource, RequirementSource, SourceFields, is_commit};
+pub use source::{GitSource, InvalidSource, RegistrySource, RequirementSource, SourceFields};
 
 /// The manifest, from the project's folder.
 pub const PROJECT_MANIFEST_PATH: &str = ".ai/bundles.toml";

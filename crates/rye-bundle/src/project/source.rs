@@ -278,12 +278,6 @@ fn check_revision(rev: &str) -> Result<(), &'static str> {
     }
 }
 
-/// Whether a text is a whole commit id.
-#[must_use]
-pub fn is_commit(text: &str) -> bool {
-    matches!(text.len(), 40 | 64) && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -375,7 +369,5 @@ mod tests {
         for bad in ["..", "a/../b", "/a", "", "a\nb"] {
             assert!(parse(url, &path(bad)).is_err(), "{bad}");
         }
-        assert!(is_commit(&"a".repeat(40)) && is_commit(&"0".repeat(64)));
-        assert!(!is_commit(&"A".repeat(40)) && !is_commit("abc"));
     }
 }

@@ -47,7 +47,7 @@ pub struct RunArguments {
     /// Only a worker that has this secret; can be repeated
     #[arg(long = "secret", value_name = "VARIABLE", requires = "on")]
     pub secrets: Vec<String>,
-    /// Give the worker project files: snapshot (those here, without what .gitignore names) or git+URL@COMMIT
+    /// Give the worker project files: snapshot (those here, without what .gitignore names), git+URL@COMMIT or none
     #[arg(long, value_name = "SOURCE", requires = "on")]
     pub checkout: Option<String>,
     /// Show what would run without starting a thread
@@ -181,7 +181,7 @@ pub enum ThreadCommand {
     },
     /// Print what a submitted thread changed in its project files, or apply it here
     #[command(
-        after_help = "rye thread patch 0a1b | git apply --check\nrye thread patch 0a1b --apply\n\nA thread has a patch if it was submitted with --checkout. Nothing is applied by itself."
+        after_help = "rye thread patch 0a1b | git apply --check\nrye thread patch 0a1b --apply\n\nA thread has a patch if it was submitted with --checkout. Patches are never applied automatically."
     )]
     Patch(PatchArguments),
     /// Send the notifications for a thread's present state again
@@ -300,10 +300,10 @@ pub struct PatchArguments {
     /// The thread's id or its beginning
     #[arg(value_name = "THREAD", add = ArgValueCompleter::new(completion::threads))]
     pub id: String,
-    /// Apply it to this project: nothing is changed unless every file is as it was for the thread
+    /// Apply the patch to this project, only if no file it touches has changed since
     #[arg(long)]
     pub apply: bool,
-    /// Apply it though a worker died on the way, and earlier changes are missing
+    /// Apply a patch that is incomplete because a worker died
     #[arg(long, requires = "apply")]
     pub accept_incomplete: bool,
 }

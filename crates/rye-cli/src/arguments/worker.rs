@@ -20,9 +20,9 @@ pub struct WorkerArguments {
     /// Offer the secret in this variable, by its name alone; can be repeated
     #[arg(long = "secret", value_name = "VARIABLE")]
     pub secrets: Vec<String>,
-    /// Fetch repositories that submissions name from below this address; can be repeated [default: from none]
+    /// Allow submissions to check out repositories under this address; can be repeated [default: none]
     #[arg(long = "checkout-from", value_name = "git+URL")]
-    pub checkout_places: Vec<String>,
+    pub allowed_checkout_prefixes: Vec<String>,
     /// How many trees run at once, and of each level below how many threads
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub max_threads: u32,
@@ -47,7 +47,7 @@ pub struct DoctorArguments {
 pub enum StoreCommand {
     /// Move the threads of this project to another store
     #[command(
-        after_help = "rye store migrate --from local --to team     from the project's files to the store `team` of your settings\nrye store migrate --from team --to local     and back\n\nTrees that have ended are copied; those that may still be resumed move, so that only one store resumes them. Nothing moves while a\nthread is at work, or when the other store has one of them with another content. It can be run again if it broke off."
+        after_help = "rye store migrate --from local --to team     from the project's files to the store `team` of your settings\nrye store migrate --from team --to local     and back\n\nFinished trees are copied. Trees that can still be resumed are moved, so that only one store can resume them.\nRefused if a thread is running, or differs in the other store. Safe to run again after an interruption."
     )]
     Migrate(MigrateArguments),
 }

@@ -4,7 +4,7 @@ use lillux::Fingerprint;
 use rye_engine::verbs::join::{self, JoinResponse, JoinReview, ProjectBundle, ProjectSigner, SignerStatus};
 use rye_engine::verbs::trust;
 use rye_engine::{Code, Error};
-use rye_item::text::{counted, one_line, quote_name};
+use rye_item::text::{counted, join_first, one_line, quote_name};
 
 use super::{CommandContext, CommandError, CommandResult, confirm, programs};
 use crate::arguments::JoinArguments;
@@ -176,12 +176,7 @@ fn day(time: &str) -> &str {
 }
 
 fn name_items(items: &[String]) -> Option<String> {
-    let names = items.iter().take(MAX_NAMED_ITEMS).map(|item| one_line(item)).collect::<Vec<_>>().join(", ");
-    let more = match items.len().saturating_sub(MAX_NAMED_ITEMS) {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
-    (!items.is_empty()).then(|| format!("{names}{more}"))
+    (!items.is_empty()).then(|| join_first(items, MAX_NAMED_ITEMS))
 }
 
 fn show_answer(output: &Output, answer: &JoinResponse) -> CommandResult {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use rye_agent::cluster::{CheckoutRequest, SubmitOptions};
+use rye_agent::cluster::{SubmitOptions, parse_checkout};
 use rye_agent::driver::CancelSignal;
 use rye_agent::file_inputs::FileAccess;
 use rye_agent::prepare::ThreadRequest;
@@ -129,7 +129,7 @@ fn submit(
     let options = SubmitOptions {
         labels: arguments.labels.clone(),
         secrets: arguments.secrets.clone(),
-        checkout: arguments.checkout.as_deref().map(CheckoutRequest::parse).transpose()?,
+        checkout: arguments.checkout.as_deref().map(parse_checkout).transpose()?,
     };
     let CommandContext { settings, engine, output } = context;
     let threads = runner::open_for_submission(&settings, engine, &request)?;

@@ -19,7 +19,7 @@ use crate::settings;
 pub fn migrate(context: &CommandContext, arguments: &MigrateArguments) -> CommandResult {
     let (from, to) = (arguments.from.as_str(), arguments.to.as_str());
     if from == to {
-        let message = format!("`{}` is both where the threads are and where they go", one_line(from));
+        let message = format!("`--from` and `--to` are both `{}`", one_line(from));
         return Err(Error::new(Code::InvalidArgument, message)
             .hint("rye store migrate --from local --to NAME")
             .into());

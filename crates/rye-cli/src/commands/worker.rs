@@ -32,7 +32,7 @@ pub fn run(global: &GlobalArguments, arguments: &WorkerArguments) -> CommandResu
         config,
         labels: arguments.labels.clone(),
         secrets: arguments.secrets.clone(),
-        checkout_places: arguments.checkout_places.clone(),
+        allowed_checkout_prefixes: arguments.allowed_checkout_prefixes.clone(),
         max_threads: usize::try_from(arguments.max_threads).unwrap_or(usize::MAX),
         drain_timeout: Duration::from_secs(arguments.drain_seconds),
         environment: settings.host().variables,

@@ -105,7 +105,7 @@ fn daemon_closes_inherited_descriptors() {
     starter.args(["-c", script, crate::tool_support::RYE]).stdout(std::process::Stdio::piped());
     let output = starter.spawn().expect("started").wait_with_output().expect("the end of the pipe");
     assert!(output.status.success());
-    assert_eq!(processes(&user).len(), 1, "it is at work");
+    assert_eq!(processes(&user).len(), 1, "it is running");
     kill_daemon(&user);
 }
 

@@ -61,21 +61,22 @@ fn due_schedule_starts_one_thread() {
     set_served(&user, "team/note", 60);
     let runs = tick(&user);
     let message = text(&runs[0]["run"]["message"]);
-    assert!(message.contains("earlier times were missed"), "{runs:?}");
+    assert!(message.contains("before this one"), "{runs:?}");
     user.ok(["thread", "wait", &text(&runs[0]["run"]["thread_id"])]);
 }
 
 #[test]
-fn schedule_goes_on_after_a_clock_that_was_ahead() {
+fn schedule_continues_after_clock_was_ahead() {
     let user = added_user();
     set_served(&user, "team/note", 6);
     edit_states(&user, |states| states["team/note"]["served_ms"] = json!(4_000_000_000_000_u64));
     let output = user.ok(["schedule", "tick"]);
-    assert!(output.stderr.contains("team/note: the clock was ahead"), "{output}");
+    assert!(output.stderr.contains("because the clock was ahead"), "{output}");
     let keys = user.public_key().parent().expect("a folder").to_owned();
     let states = std::fs::read(keys.join("schedule_state.json")).expect("states");
     let states: Value = serde_json::from_slice(&states).expect("JSON");
-    assert!(states["team/note"]["served_ms"].as_u64() < Some(4_000_000_000_000), "{states}");
+    let served = states["team/note"]["served_ms"].as_u64().expect("a time");
+    assert!(served < 4_000_000_000_000, "{states}");
     assert!(!user.ok(["schedule", "tick"]).stderr.contains("ahead"), "said once");
 }
 

@@ -54,9 +54,7 @@ pub(super) fn manifest_fault(manifest: &Value) -> Option<String> {
         })
     };
     if !is_absent_or(&manifest["author"], is_author) {
-        return Some(
-            "`author` of its manifest has other fields than the texts name, email and url".to_owned(),
-        );
+        return Some("`author` in its manifest may only have the strings name, email and url".to_owned());
     }
     let is_list = |list: &Value| list.as_array().is_some_and(|words| words.iter().all(Value::is_string));
     if !is_absent_or(&manifest["keywords"], is_list) {

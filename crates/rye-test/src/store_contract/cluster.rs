@@ -105,7 +105,7 @@ pub fn requested_threads_wait_for_workers_once(open: OpenStore) {
         let records = vec![record("stopped")];
         world.commit(ThreadCommit { records, status: Some(status), is_last: true, ..commit_for(1, claim) });
     };
-    assert!(world.store.request_resume(&thread_id(1), &decision("+1")).is_err(), "it is at work");
+    assert!(world.store.request_resume(&thread_id(1), &decision("+1")).is_err(), "it is running");
     let claimed = world.store.claim(&thread_id(1), &this, ClaimPolicy::Forced, 1).expect("judged");
     let ClaimOutcome::Claimed { claim, .. } = claimed else { panic!("{claimed:?}") };
     stop(claim);

@@ -76,6 +76,6 @@ pub fn threads_at_work_do_not_move(open: OpenStore) {
     let claimed = world.store.claim(&thread_id(1), &test_owner(), ClaimPolicy::Free, 3).expect("judged");
     assert!(matches!(claimed, ClaimOutcome::Claimed { .. }), "{claimed:?}");
     let refused = world.store.export_tree(&thread_id(1));
-    assert!(matches!(refused, Err(ThreadStoreError::Conflict { .. })), "{refused:?}");
-    assert!(matches!(world.store.forget_tree(&thread_id(1)), Err(ThreadStoreError::Conflict { .. })));
+    assert!(matches!(refused, Err(ThreadStoreError::Running { .. })), "{refused:?}");
+    assert!(matches!(world.store.forget_tree(&thread_id(1)), Err(ThreadStoreError::Running { .. })));
 }

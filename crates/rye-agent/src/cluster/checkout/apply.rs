@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use rye_engine::Result;
-use rye_item::text::one_line;
+use rye_item::text::{join_first, one_line};
 
 use super::content::{FileBytes, FileContent};
 use super::patch::CheckoutPatch;
@@ -40,12 +40,9 @@ impl CheckoutPatch {
             }
         }
         if !conflicts.is_empty() {
-            let more = conflicts.len().saturating_sub(MAX_NAMED);
-            conflicts.truncate(MAX_NAMED);
-            let more = if more == 0 { String::new() } else { format!(" and {more} more") };
             let message = format!(
-                "the patch is against other files than these: {}{more}; nothing was changed",
-                conflicts.join(", ")
+                "the patch does not apply: {} changed since the thread had them; nothing was written",
+                join_first(&conflicts, MAX_NAMED)
             );
             return Err(refused(message)
                 .detail("thread_id", self.thread.as_str())
@@ -157,8 +154,7 @@ mod tests {
         write(world.base.path(), "src/a.txt", b"mine\n", false);
         std::os::unix::fs::symlink("/tmp", world.base.path().join("new")).expect("a link");
         let refused = patch.apply(world.base.path()).expect_err("refused").message;
-        let expected =
-            "the patch is against other files than these: `new/deep/b.txt`, `src/a.txt`; nothing was changed";
+        let expected = "the patch does not apply: `new/deep/b.txt`, `src/a.txt` changed since the thread had them; nothing was written";
         assert_eq!(refused, expected);
         assert!(world.base.path().join("src/gone.txt").exists());
     }

@@ -1,4 +1,4 @@
-//! Files as they travel: bytes, and whether they may be run. Reading follows no link, and writing makes none.
+//! File contents in snapshots and patches: bytes and the executable bit. Symlinks are never followed or created.
 
 use std::path::Path;
 

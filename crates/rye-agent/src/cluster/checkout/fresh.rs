@@ -55,7 +55,7 @@ impl TreeCheckout {
             }
             Checkout::Git { address, commit } => {
                 if !is_allowed_address(address, allowed) {
-                    let message = format!("this worker fetches nothing from `{}`", one_line(address));
+                    let message = format!("this worker may not fetch from `{}`", one_line(address));
                     return Err(refused(message)
                         .hint("if it should: rye worker --checkout-from git+https://HOST/PATH/"));
                 }

@@ -10,6 +10,7 @@ mod snapshot;
 mod walk;
 
 use rye_engine::{Code, Error, Result};
+use rye_item::checkout::{InvalidCheckout, SNAPSHOT_WORD};
 use rye_item::text::one_line;
 use serde::{Deserialize, Serialize};
 
@@ -17,6 +18,7 @@ pub use apply::ApplyReport;
 pub(super) use fresh::PatchRecorder;
 pub(super) use fresh::TreeCheckout;
 pub use patch::{CheckoutPatch, PatchSummary, read_patch};
+pub use rye_item::checkout::CheckoutRequest;
 pub(super) use snapshot::{FrozenSnapshot, freeze_snapshot};
 
 /// What a worker offers that makes checkouts of snapshots.
@@ -24,51 +26,15 @@ pub(super) const SNAPSHOT_LABEL: &str = "checkout:snapshot";
 /// What a worker offers that fetches repositories.
 pub(super) const GIT_LABEL: &str = "checkout:git";
 
-/// What users call the files of their own project.
-const SNAPSHOT_WORD: &str = "snapshot";
-
-/// The project files that a thread is to have, as its user names them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum CheckoutRequest {
-    /// The files of the project as they are now.
-    Snapshot,
-    /// One commit of a repository.
-    Git {
-        /// `git+https://…` or `git+ssh://…`.
-        address: String,
-        /// The commit, in full.
-        commit: String,
-    },
-}
-
-impl CheckoutRequest {
-    /// Reads `snapshot`, or `git+URL@COMMIT`.
-    ///
-    /// # Errors
-    /// When it is neither.
-    pub fn parse(text: &str) -> Result<Self> {
-        if text == SNAPSHOT_WORD {
-            return Ok(Self::Snapshot);
-        }
-        let found = text.rsplit_once('@').filter(|(address, _)| address.starts_with("git+"));
-        match found {
-            Some((address, commit)) if is_commit(commit) => {
-                Ok(Self::Git { address: address.to_owned(), commit: commit.to_owned() })
-            }
-            _ => {
-                let message =
-                    format!("invalid checkout `{}`: expected snapshot or git+URL@COMMIT", one_line(text));
-                Err(Error::new(Code::InvalidArgument, message)
-                    .hint("the commit in full: --checkout git+https://HOST/REPOSITORY@$(git rev-parse HEAD)"))
-            }
-        }
-    }
-}
-
-/// Whether this is a commit's whole name.
-fn is_commit(text: &str) -> bool {
-    matches!(text.len(), 40 | 64)
-        && text.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
+/// Reads what users call the project files of a thread.
+///
+/// # Errors
+/// When it is neither `none`, `snapshot` nor `git+URL@COMMIT`.
+pub fn parse_checkout(text: &str) -> Result<CheckoutRequest> {
+    text.parse().map_err(|error: InvalidCheckout| {
+        Error::new(Code::InvalidArgument, error.to_string())
+            .hint("the commit in full: --checkout git+https://HOST/REPOSITORY@$(git rev-parse HEAD)")
+    })
 }
 
 /// The project files of a submission, as its signature covers them.
@@ -124,7 +90,8 @@ pub(super) fn check_fetch_prefix(text: &str) -> Result<()> {
     if rest.is_some_and(|rest| !rest.trim_matches('/').is_empty()) && !text.contains("..") {
         return Ok(());
     }
-    let message = format!("invalid place `{}`: expected git+https://HOST/…", one_line(text));
+    let message =
+        format!("invalid --checkout-from address `{}`: expected git+https://HOST/PATH/", one_line(text));
     Err(Error::new(Code::InvalidArgument, message)
         .hint("rye worker --checkout-from git+https://github.com/acme/"))
 }
@@ -136,21 +103,6 @@ fn refused(message: impl Into<String>) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn checkouts_name_a_whole_commit() {
-        let commit = "0123456789abcdef0123456789abcdef01234567";
-        assert_eq!(CheckoutRequest::parse("snapshot").ok(), Some(CheckoutRequest::Snapshot));
-        let git = CheckoutRequest::Git {
-            address: "git+ssh://git@a.example/kit".to_owned(),
-            commit: commit.to_owned(),
-        };
-        assert_eq!(CheckoutRequest::parse(&format!("git+ssh://git@a.example/kit@{commit}")).ok(), Some(git));
-        for text in ["", "main", "git+https://a.example/kit", "git+https://a.example/kit@main", "https://a@b"]
-        {
-            assert!(CheckoutRequest::parse(text).is_err(), "{text}");
-        }
-    }
 
     #[test]
     fn only_allowed_places_are_fetched_from() {

@@ -94,15 +94,20 @@ pub fn read_patch(store: &StoreHandle, id: &ThreadId) -> Result<CheckoutPatch> {
     let summary = PatchSummary::of_row(&row).ok_or_else(|| {
         let message = format!("{id} has no patch");
         let hint = match row.status.is_terminal() {
-            true => "only threads that were submitted with --checkout have one",
-            false => "it comes when the thread ends or stops",
+            true => {
+                "submit it with project files: rye run DIRECTIVE --on NAME --checkout snapshot".to_owned()
+            }
+            false => format!("the patch is made when the thread stops; watch it: rye thread tail {id}"),
         };
         refused(message).hint(hint)
     })?;
     let digest = summary.digest.ok_or_else(|| {
         refused(format!("{id} has no patch: {}", one_line(&summary.error.unwrap_or_default())))
+            .hint(format!("see the thread: rye thread show {id}"))
     })?;
-    let digest: Digest = digest.parse().map_err(|_| refused(format!("{id} names a patch that is none")))?;
+    let digest: Digest = digest.parse().map_err(|_| {
+        refused(format!("{id} has an invalid patch digest")).hint("check the store: rye doctor --store")
+    })?;
     CheckoutPatch::from_bytes(&store.blob(&digest)?)
 }
 
@@ -133,8 +138,8 @@ impl CheckoutPatch {
             let after = match FileBytes::read(project, path) {
                 Ok(after) => after,
                 // A link, or something else, in the place of a file.
-                Err(error) => {
-                    left_out.push((path.to_owned(), error.message));
+                Err(_) => {
+                    left_out.push((path.to_owned(), "is not a regular file, or too large".to_owned()));
                     continue;
                 }
             };
@@ -148,8 +153,9 @@ impl CheckoutPatch {
             let size = |file: &Option<FileBytes>| file.as_ref().map_or(0, |file| file.bytes.len());
             total = total.saturating_add(size(&before)).saturating_add(size(&after));
             if total > MAX_PATCH_BYTES {
-                let message = format!("the changed files hold more than {} MiB", MAX_PATCH_BYTES >> 20);
-                return Err(Error::new(Code::TooLarge, message).hint("name what is built in .gitignore"));
+                let message =
+                    format!("the changed files are larger than {} MiB in total", MAX_PATCH_BYTES >> 20);
+                return Err(Error::new(Code::TooLarge, message).hint("add build output to .gitignore"));
             }
             let (before, after) = (before.map(FileContent::from), after.map(FileContent::from));
             changes.push(FileChange { path: path.to_owned(), before, after });
@@ -170,10 +176,7 @@ impl CheckoutPatch {
             refused(format!("the patch cannot be read: {}", one_line(&error.to_string())))
         })?;
         if patch.format != FORMAT {
-            return Err(refused(format!(
-                "the patch has format {}, which this rye does not know",
-                patch.format
-            )));
+            return Err(refused(format!("unsupported patch format {}", patch.format)).hint("upgrade rye"));
         }
         let mut seen = BTreeSet::new();
         for change in &patch.changes {

@@ -42,7 +42,7 @@ impl Exclusion {
         match self {
             Self::Reserved => "belongs to git or rye",
             Self::Secret => "looks like a secret",
-            Self::Name => "its name is not plain",
+            Self::Name => "has a name that is not portable",
         }
     }
 }

@@ -80,7 +80,7 @@ pub(in crate::cluster) fn freeze_snapshot(project: &Path) -> Result<FrozenSnapsh
                 one_line(&path)
             );
             return Err(Error::new(Code::TooLarge, message).hint(
-                "name what is built in .gitignore, or let workers fetch a commit: --checkout git+URL@COMMIT",
+                "add build output to .gitignore, or let workers fetch a commit: --checkout git+URL@COMMIT",
             ));
         }
         manifest.files.push(SnapshotFile {
@@ -103,7 +103,7 @@ pub(in crate::cluster) fn freeze_snapshot(project: &Path) -> Result<FrozenSnapsh
 }
 
 fn parse_digest(text: &str) -> Result<Digest> {
-    text.parse().map_err(|_| refused("the snapshot names a part that is none"))
+    text.parse().map_err(|_| refused("the snapshot contains an invalid digest"))
 }
 
 /// Writes the files of a snapshot below `into`, each checked first.
@@ -115,11 +115,9 @@ pub(super) fn unpack_snapshot(store: &StoreHandle, manifest: &str, into: &Path) 
     let manifest: SnapshotManifest = serde_json::from_slice(&bytes)
         .map_err(|error| refused(format!("the snapshot cannot be read: {}", one_line(&error.to_string()))))?;
     if manifest.format != FORMAT {
-        return Err(refused(format!(
-            "the snapshot has format {}, which this rye does not know",
-            manifest.format
-        ))
-        .hint("upgrade the worker"));
+        return Err(
+            refused(format!("unsupported snapshot format {}", manifest.format)).hint("upgrade the worker")
+        );
     }
     unpack_files(&manifest, |digest| Ok(store.blob(digest)?), into)
 }
@@ -138,7 +136,9 @@ fn unpack_files(
         let part = read(&parse_digest(part)?)?;
         let mut rest = part.as_slice();
         while !rest.is_empty() {
-            let file = files.next().ok_or_else(|| refused("the snapshot has bytes that are of no file"))?;
+            let file = files
+                .next()
+                .ok_or_else(|| refused("the snapshot has trailing bytes that belong to no file"))?;
             rest = unpack_file(file, rest, into)?;
         }
         // Empty files stand behind whole ones, and hold nothing.
@@ -157,13 +157,13 @@ fn unpack_files(
 fn unpack_file<'a>(file: &SnapshotFile, bytes: &'a [u8], into: &Path) -> Result<&'a [u8]> {
     let shown = one_line(&file.path);
     if let Some(reason) = exclusion(&file.path) {
-        return Err(refused(format!("`{shown}` of the snapshot {}", reason.reason())));
+        return Err(refused(format!("`{shown}` in the snapshot {}", reason.reason())));
     }
     let length = usize::try_from(file.bytes).unwrap_or(usize::MAX);
     let (own, rest) = bytes
         .split_at_checked(length)
         .filter(|_| file.bytes <= MAX_FILE_BYTES)
-        .ok_or_else(|| refused(format!("`{shown}` of the snapshot is not whole")))?;
+        .ok_or_else(|| refused(format!("`{shown}` in the snapshot is truncated")))?;
     if Digest::of(own).to_hex() != file.digest {
         return Err(refused(format!("`{shown}` is not the file that was submitted")));
     }
@@ -235,13 +235,13 @@ mod tests {
         };
         for path in ["../x", "/etc/x", ".git/hooks/post-commit", ".ai/tools/x.py", ".env"] {
             let message = refusal(&|manifest| manifest.files[0].path = path.to_owned());
-            assert!(message.starts_with(&format!("`{path}` of the snapshot ")), "{message}");
+            assert!(message.starts_with(&format!("`{path}` in the snapshot ")), "{message}");
         }
         assert!(refusal(&|manifest| manifest.files[0].digest = "ab".repeat(32)).contains("is not the file"));
         assert!(refusal(&|manifest| manifest.files[0].bytes += 1).contains("is not the file"));
         assert!(refusal(&|manifest| manifest.files[0].bytes = 1 << 40).contains("larger"));
         assert!(refusal(&|manifest| manifest.parts[0] = "ab".repeat(32)).contains("no such part"));
-        assert!(refusal(&|manifest| manifest.parts.clear()).contains("is not whole"));
+        assert!(refusal(&|manifest| manifest.parts.clear()).contains("is truncated"));
         assert!(refusal(&|manifest| manifest.files.truncate(2)).contains("of no file"));
     }
 }

@@ -17,7 +17,7 @@ const MAX_ENTRIES: usize = 200_000;
 pub(super) struct FileListing {
     /// The paths of files, in the order of names.
     pub(super) files: Vec<String>,
-    /// What is left out though no rule of the project says so, and why.
+    /// Excluded paths that no ignore file names, with the reason.
     pub(super) left_out: Vec<(String, &'static str)>,
 }
 
@@ -55,8 +55,10 @@ impl Walker {
         let listed = folder.entries(left).map_err(|error| unreadable(folder.path(), &error))?;
         let (entries, is_complete) = listed;
         if !is_complete || depth > MAX_DEPTH {
-            let message = format!("the project has more than {MAX_ENTRIES} names, or lies too deep");
-            return Err(Error::new(Code::TooLarge, message).hint("name what is built in .gitignore"));
+            let message = format!(
+                "the project has more than {MAX_ENTRIES} entries, or folders nested more than {MAX_DEPTH} deep"
+            );
+            return Err(Error::new(Code::TooLarge, message).hint("add build output to .gitignore"));
         }
         self.entries += entries.len();
         let rules = self.rules.len();

@@ -10,7 +10,7 @@ use rye_item::text::one_line;
 use super::pool::WorkerPool;
 use super::{Worker, lock};
 use crate::cluster::submission::SubmissionBody;
-use crate::cluster::tree::{WorkerTree, belongs_elsewhere, is_made_by_worker, read_submission};
+use crate::cluster::tree::{WorkerTree, is_made_by_worker, must_run_on_other_worker, read_submission};
 use crate::store::{Submission, SubmittedThread};
 use crate::thread_id::ThreadId;
 use crate::threads::BackgroundHost;
@@ -71,7 +71,7 @@ impl Worker {
             Ok(TakeOutcome::Left) => {}
             Err(error) => {
                 self.refused.fetch_add(1, Ordering::Relaxed);
-                self.log(&format!("{id} is not run: {error}"));
+                self.log(&format!("refused {id}: {error}"));
                 self.remember_refusal(&id);
                 let note = format!("worker {}: {}", self.setup.name, one_line(&error.to_string()));
                 // For `rye thread show`. Another worker may run it all the same.
@@ -95,13 +95,13 @@ impl Worker {
         }
         let (row, signer) = (&found.row, found.signer.as_deref());
         if !is_made_by_worker(&row.id, &found.submission, row.records == 1, signer, &self.workers) {
-            let message = format!("the submission is refused: {} was not made by a worker", row.id);
+            let message = format!("submission refused: {} was not created by a listed worker", row.id);
             return Err(Error::new(Code::SubmissionRefused, message)
                 .hint("list the keys of all workers in threads.stores.NAME.workers"));
         }
         if body.checkout.is_some() {
             let open = lock(&self.trees).get(&body.thread).cloned();
-            if belongs_elsewhere(self.store(), &found.row, open.as_deref()).await? {
+            if must_run_on_other_worker(self.store(), &found.row, open.as_deref()).await? {
                 return Ok(TakeOutcome::Left);
             }
         }
@@ -123,7 +123,8 @@ impl Worker {
         let (digest, mut users) = (submission.digest, self.setup.config.users.clone());
         users.push(self.place.signing_key.public_key());
         let read = tokio::task::spawn_blocking(move || read_submission(&store, &submission, &users)).await;
-        let read = read.map_err(|error| Error::new(Code::Io, format!("it broke off: {error}")))?;
+        let read =
+            read.map_err(|error| Error::new(Code::Io, format!("reading the submission failed: {error}")))?;
         let body = Arc::new(read?);
         let mut bodies = lock(&self.bodies);
         if bodies.len() >= MAX_KNOWN {

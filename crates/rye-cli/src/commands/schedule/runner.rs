@@ -8,7 +8,7 @@ use rye_agent::driver::MillisClock as _;
 use rye_agent::prepare::ThreadRequest;
 use rye_agent::schedule::{
     ApprovalsPolicy, PlannedRun, Schedule, ScheduleState, ScheduleStates, ScheduledRun, Schedules,
-    counted_missed, plan, served_ahead,
+    format_missed_count, future_last_run, plan,
 };
 use rye_agent::status::ThreadStatus;
 use rye_agent::store::{Approval, current_owner, is_owner_gone};
@@ -147,9 +147,9 @@ fn tick(global: &GlobalArguments, context: &CommandContext) -> Result<Vec<TickLi
         let now_ms = ThreadClock.now_ms();
         let mut state = states.schedules.get(&schedule.id).cloned().unwrap_or_default();
         let before = state.clone();
-        if let Some(served_ms) = served_ahead(&schedule.times()?, &state, now_ms) {
+        if let Some(served_ms) = future_last_run(&schedule.times()?, &state, now_ms) {
             context.output.warn(format_args!(
-                "{}: the clock was ahead: the last time served is {}; times count from now again",
+                "{}: the last run is in the future ({}), because the clock was ahead; scheduling from the present time",
                 schedule.id,
                 iso_timestamp(served_ms)
             ));
@@ -227,7 +227,7 @@ fn record_plan(
     thread: Option<&ThreadId>,
 ) -> Option<ScheduledRun> {
     let missed_before =
-        |missed: u64| (missed > 0).then(|| format!("{} earlier times were missed", counted_missed(missed)));
+        |missed: u64| (missed > 0).then(|| format!("missed {} before this one", format_missed_count(missed)));
     let run = match planned {
         PlannedRun::Wait { .. } => return None,
         PlannedRun::Start { due_ms, missed } => {
@@ -245,8 +245,7 @@ fn record_plan(
             run_record(*due_ms, now_ms, outcome, None, Some(message))
         }
         PlannedRun::Missed { due_ms, missed } => {
-            let message =
-                format!("{} times were missed: nothing started schedules then", counted_missed(*missed));
+            let message = format!("missed {}: no scheduler was running", format_missed_count(*missed));
             run_record(*due_ms, now_ms, "missed", None, Some(message))
         }
     };

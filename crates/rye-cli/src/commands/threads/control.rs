@@ -95,17 +95,22 @@ fn request_resume(
 ) -> CommandResult {
     let CommandContext { settings, engine, output } = context;
     if is_retried {
-        output.note("--when-available is for threads that run here: a worker tries once for each request");
+        output.note("ignoring --when-available: it only applies to threads on this machine; a worker tries once per request");
     }
     let threads = runner::open_threads(&settings, engine, None)?;
-    runner::build_runtime()?.block_on(threads.request_resume(id, changes))?;
+    if !runner::build_runtime()?.block_on(threads.request_resume(id, changes))? {
+        let message = format!("{id} is no longer left to workers");
+        return Err(Error::new(Code::ThreadHeld, message)
+            .hint(format!("look again: rye thread show {id}"))
+            .into());
+    }
     if output.is_json {
         let data = json!({"thread_id": id, "requested": true});
         output.print_json(&rye_engine::success_response(Some("thread"), Some(id.as_str()), data))?;
         return Ok(());
     }
     output.print(format_args!("{id} {}", paint(SUCCESS, "resume requested")))?;
-    output.note(paint(DIM, format_args!("a worker resumes it; follow it: rye thread tail {id}")));
+    output.note(paint(DIM, format_args!("a worker will resume it; follow it: rye thread tail {id}")));
     Ok(())
 }
 

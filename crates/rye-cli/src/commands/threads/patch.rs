@@ -56,7 +56,7 @@ pub fn patch(context: &CommandContext, arguments: &PatchArguments) -> CommandRes
 /// Says what is not in the patch.
 fn note_gaps(context: &CommandContext, patch: &CheckoutPatch) {
     if patch.is_incomplete {
-        context.output.warn("a worker died on the way: what the thread had changed before that is missing");
+        context.output.warn("this patch is incomplete: a worker died, and its earlier changes are lost");
     }
     for (path, reason) in patch.left_out.iter().take(MAX_NAMED) {
         let (path, reason) = (rye_item::text::one_line(path), rye_item::text::one_line(reason));
@@ -102,7 +102,7 @@ fn apply(context: &CommandContext, patch: &CheckoutPatch, accepts_incomplete: bo
     let changed = pluralize(report.changed.len() as u64, "file");
     let same = match report.unchanged.len() {
         0 => String::new(),
-        count => format!(", {} already as the patch makes them", pluralize(count as u64, "file")),
+        count => format!(", {} already up to date", pluralize(count as u64, "file")),
     };
     context.output.note(paint(SUCCESS, format_args!("{changed} changed{same}")));
     Ok(())

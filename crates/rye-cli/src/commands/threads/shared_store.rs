@@ -155,7 +155,7 @@ fn check_workers(context: &CommandContext, index: &ThreadIndex, findings: &mut V
         }
     }
     if workers.is_empty() {
-        let message = "no worker is at work".to_owned();
+        let message = "no worker is running".to_owned();
         findings.push(finding(Severity::Info, message, Some("start one: rye worker --on NAME")));
     }
 }

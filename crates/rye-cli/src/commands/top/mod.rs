@@ -79,7 +79,7 @@ fn watch(
         }
         let Event::Key(key) = event::read()? else { continue };
         let mut action = view.handle_key(key);
-        // What is typed is taken as fast as it comes; any other key is answered on the screen before the next one counts.
+        // Take pending keys while a text is typed; redraw after every other key.
         while view.is_typing() && event::poll(Duration::ZERO)? {
             if let Event::Key(key) = event::read()? {
                 action = view.handle_key(key);

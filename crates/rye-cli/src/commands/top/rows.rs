@@ -55,7 +55,7 @@ fn thread_line(row: &LiveRow) -> TopThread {
 }
 
 /// Threads with those they started below them; trees with something that needs attention first.
-pub fn in_trees(live: &LiveThreads) -> Vec<TopThread> {
+pub fn list_by_tree(live: &LiveThreads) -> Vec<TopThread> {
     let all = LiveFilter::default();
     let rows: Vec<&LiveRow> = live.rows(&all).take(MAX_ROWS).collect();
     let parents: Vec<Option<&ThreadId>> = rows.iter().map(|row| row.row.parent.as_ref()).collect();

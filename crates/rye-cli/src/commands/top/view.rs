@@ -13,7 +13,7 @@ use rye_agent::views::{LiveFilter, LiveThreads};
 use rye_item::text::one_line;
 
 use super::question::QuestionPane;
-use super::rows::{MAX_ROWS, TopThread, header, in_trees, is_wide, selectable, threads_table};
+use super::rows::{MAX_ROWS, TopThread, header, is_wide, list_by_tree, selectable, threads_table};
 use crate::live::format::{format_count, format_money, truncate};
 use crate::live::view::status_label;
 
@@ -125,7 +125,7 @@ impl TopView {
             return;
         };
         let selected = self.selected_id().map(str::to_owned);
-        self.threads = in_trees(live);
+        self.threads = list_by_tree(live);
         self.questions = live.questions().values().cloned().collect();
         self.questions.sort_by_key(|question| question.at_ms);
         let counts: Vec<String> =
@@ -322,7 +322,7 @@ impl TopView {
             }
             (None, None) if !self.message.is_empty() => self.message.clone(),
             (None, None) => match self.selected_id() {
-                // A narrow terminal has no column for it.
+                // Narrow terminals have no id column, so the id is shown here.
                 Some(id) if self.page == TopPage::Threads && !is_wide(foot) => format!("{id} · {keys}"),
                 Some(_) | None => keys.to_owned(),
             },

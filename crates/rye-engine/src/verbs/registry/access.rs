@@ -128,7 +128,7 @@ pub(super) fn registry_error(error: &RegistryError, reference: &Reference) -> Er
                 .hint("if you trust that host, add it to `bundles.registry_hosts` of your user config")
         }
         RegistryError::Unreachable(_) => Error::new(Code::RegistryUnreachable, message)
-            .hint(format!("see whether it answers: curl -i https://{host}/v2/"))
+            .hint(format!("check access: curl -i https://{host}/v2/"))
             .hint("a registry without TLS that is not on this machine needs --plain-http"),
         RegistryError::AccessDenied { has_credentials: false, .. } => {
             Error::new(Code::RegistryRefused, message).hint(format!("log in first: docker login {host}"))

@@ -71,11 +71,11 @@ pub(super) fn download(
     }
     let found = hasher.finish();
     if found != *sha256 {
-        let message = format!("`{url}` is not the archive that was named: its sha256 is {found}");
+        let message = format!("`{url}` does not match its digest: its sha256 is {found}");
         return Err(Error::new(Code::SourceMismatch, message)
             .detail("expected", sha256.to_string())
             .detail("found", found.to_string())
-            .hint("nothing was kept; ask its maker what changed before you name another digest"));
+            .hint("nothing was kept; ask the publisher what changed before you update the digest"));
     }
     Ok(DownloadedArchive { path: folder.path().join(ARCHIVE_NAME), folder })
 }
@@ -119,6 +119,6 @@ fn download_error(url: &str, error: &HttpError) -> Error {
         HttpError::InvalidRedirect { .. } => failed(&error.to_string())
             .hint("name the address that it leads to, if that is where its maker publishes"),
         other => failed(&other.to_string())
-            .hint(format!("see whether it answers: curl -sI {}", rye_item::text::shell_word(url))),
+            .hint(format!("check access: curl -sI {}", rye_item::text::shell_word(url))),
     }
 }

@@ -7,7 +7,8 @@ use lillux::CancelToken;
 use lillux::file::{self, FileMode, LockedTempDir};
 use rye_bundle::BundlePath;
 use rye_bundle::archive::ArchiveLimits;
-use rye_bundle::project::{GitSource, is_commit};
+use rye_bundle::project::GitSource;
+use rye_item::checkout::is_commit;
 use rye_item::text::one_line;
 
 use super::git_command::{GitAccess, GitCommand, has_answered};

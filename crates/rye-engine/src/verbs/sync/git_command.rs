@@ -172,7 +172,9 @@ impl<'a> GitCommand<'a> {
         let finished = process::run(&self.engine.host.launcher, &command, None, self.cancel)
             .map_err(|error| Error::new(Code::SourceUnreachable, one_line(&error.to_string())))?;
         Ok(match finished.exit {
-            ExitReason::Exited(0) if finished.stdout.is_truncated() => Err("it wrote too much".to_owned()),
+            ExitReason::Exited(0) if finished.stdout.is_truncated() => {
+                Err("its output is too large".to_owned())
+            }
             ExitReason::Exited(0) => Ok(finished.stdout.to_bytes()),
             ExitReason::Cancelled => {
                 return Err(Error::new(Code::ToolCancelled, "cancelled; nothing was changed"));
@@ -204,7 +206,7 @@ impl<'a> GitCommand<'a> {
             Some(hint) => error.hint(hint),
             None => error,
         };
-        error.hint(format!("see whether git reaches it: git ls-remote {}", shell_word(url)))
+        error.hint(format!("check access: git ls-remote {}", shell_word(url)))
     }
 }
 
@@ -218,13 +220,11 @@ pub(super) fn has_answered(reason: &str) -> bool {
 fn failure_hint(reason: &str) -> Option<&'static str> {
     if reason.contains("Host key verification failed") {
         return Some(
-            "ssh does not know the server's key, or knew another: compare the key with what its owner publishes, and connect once with ssh",
+            "the server's ssh key is unknown or has changed: check it against the published key, then connect once with ssh",
         );
     }
     if reason.contains("returned error: 30") {
-        return Some(
-            "redirects are not followed: name the address that it leads to, often the one with `.git`",
-        );
+        return Some("redirects are not followed: use the final address, often the one ending in `.git`");
     }
     let is_certificate = ["certificate", "SSL", "CAfile"].iter().any(|word| reason.contains(word));
     is_certificate.then_some(super::CERTIFICATE_HINT)

@@ -43,7 +43,7 @@ use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
 
 /// What to do where a server's certificate is not trusted.
-const CERTIFICATE_HINT: &str = "if your organisation signs certificates itself: export SSL_CERT_FILE=FILE, a file with its authority and the public ones (PEM)";
+const CERTIFICATE_HINT: &str = "if your organisation has its own CA: export SSL_CERT_FILE=FILE, a PEM bundle with that CA and the public ones";
 
 /// How bundles are fetched.
 pub struct FetchContext<'a> {

@@ -3,11 +3,10 @@
 use std::path::PathBuf;
 
 use lillux::file::LockedTempDir;
-use rye_bundle::project::{
-    BundleRequirement, GitSource, LockedBundle, RegistrySource, RequirementSource, is_commit,
-};
+use rye_bundle::project::{BundleRequirement, GitSource, LockedBundle, RegistrySource, RequirementSource};
 use rye_bundle::registry::{Reference, ReferenceVersion};
 use rye_item::BundleId;
+use rye_item::checkout::is_commit;
 use rye_item::text::one_line;
 use semver::{Version, VersionReq};
 

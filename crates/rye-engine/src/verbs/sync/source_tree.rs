@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use lillux::file::{self, LockedTempDir};
 use rye_bundle::archive::{self, ArchiveLimits};
-use rye_bundle::project::{GitSource, RequirementSource, SourceFields, is_commit};
+use rye_bundle::project::{GitSource, RequirementSource, SourceFields};
+use rye_item::checkout::is_commit;
 use rye_item::text::one_line;
 
 use super::FetchContext;

@@ -7,6 +7,7 @@ use serde_json::{Map, Number, Value, json};
 
 use super::xml::{elements, leading_text, tag};
 use super::{DirectiveReader, attributes};
+use crate::checkout::CheckoutRequest;
 use crate::diagnostic::SourcePosition;
 
 /// The limits a directive may set.
@@ -40,6 +41,7 @@ impl DirectiveReader<'_> {
                 "permissions" => self.read_permissions(node),
                 "hooks" => self.read_hooks(node),
                 "context" => self.read_context(node),
+                "checkout" => self.read_checkout(node),
                 "category" => self.set("category", json!(leading_text(node)), node),
                 "name" | "version" | "extends" => self.read_identity(node, field),
                 "description" if self.parsed.fields.contains_key("description") => {}
@@ -62,10 +64,18 @@ impl DirectiveReader<'_> {
 
     fn report_duplicate(&mut self, node: Node<'_, '_>, field: &str) {
         let message = format!("Duplicate <{}> inside <metadata>", tag(node));
-        if ["model", "limits", "permissions", "hooks", "context", "category"].contains(&field) {
+        if ["model", "limits", "permissions", "hooks", "context", "category", "checkout"].contains(&field) {
             self.push_problem(node, Some(field), message);
         } else {
             self.push_warning(node, Some(field), format!("{message}: the last one is used"));
+        }
+    }
+
+    fn read_checkout(&mut self, node: Node<'_, '_>) {
+        let text = leading_text(node);
+        match text.parse::<CheckoutRequest>() {
+            Ok(_) => self.set("checkout", json!(text), node),
+            Err(problem) => self.push_problem(node, Some("checkout"), problem.to_string()),
         }
     }
 

@@ -11,9 +11,10 @@ use crate::text::nearest;
 const POLICY_TAGS: [&str; 5] = ["hooks", "limits", "model", "model_class", "permissions"];
 
 /// The tags of `<metadata>`.
-const METADATA_TAGS: [&str; 15] = [
+const METADATA_TAGS: [&str; 16] = [
     "author",
     "category",
+    "checkout",
     "context",
     "continuation_directive",
     "description",
@@ -180,8 +181,8 @@ mod tests {
                 "3:11: unknown attribute `owner` of <metadata>: it takes no attributes",
                 "4:1: unknown tag <permisions> inside <metadata>: did you mean <permissions>?",
                 "6:8: unknown tag <hok> inside <hooks>: did you mean <hook>?",
-                "7:1: unknown tag <colour> inside <metadata>: there are <author>, <category>, <context>, \
-                 <continuation_directive>, <description>, <export>, <extends>, <hooks>, <imported>, <limits>, <model>, \
+                "7:1: unknown tag <colour> inside <metadata>: there are <author>, <category>, <checkout>, \
+                 <context>, <continuation_directive>, <description>, <export>, <extends>, <hooks>, <imported>, <limits>, <model>, \
                  <model_class>, <name>, <permissions>, <version>",
                 "9:1: <imputs> means nothing here: did you mean <inputs>?",
                 "9:10: <context> is ignored here: it belongs inside <metadata>",

@@ -168,6 +168,19 @@ fn limits_are_checked_and_old_names_translated() {
 }
 
 #[test]
+fn checkouts_are_checked() {
+    assert_eq!(metadata("<checkout> snapshot </checkout>").fields["checkout"], json!("snapshot"));
+    let parsed = metadata("<checkout>main</checkout>\n<checkout>none</checkout>");
+    assert_eq!(
+        messages(&parsed),
+        [
+            "8:11: invalid checkout `main`: expected none, snapshot or git+URL@COMMIT, the commit in full",
+            "9:1: Duplicate <checkout> inside <metadata>"
+        ]
+    );
+}
+
+#[test]
 fn hooks_are_read_with_conditions_and_actions() {
     let parsed = metadata(
         r#"<hooks>
