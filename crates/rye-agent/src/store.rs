@@ -23,8 +23,8 @@ pub use rye_store::{
     CommitOutcome, CreateOutcome, FolderDisposal, Forgery, JournalRecord, LedgerRow, LedgerRules, Liveness,
     NewThread, OpenApprovals, Owner, PruneOptions, PruneReport, RESUME_KIND, Reservation, ReserveRequest,
     Settlement, SpawnCap, SpawnCaps, StatusChange, StoreFreshness, StoreHandle, Submission, SubmittedThread,
-    ThreadChange, ThreadCommit, ThreadFilter, ThreadRow, ThreadStore, ThreadStoreError, ThreadTransfer,
-    TranscriptHead, TranscriptPart, TreeTotals, WaitKind, WorkerRecord, resume_request_id,
+    ThreadChange, ThreadCommit, ThreadFilter, ThreadProgress, ThreadRow, ThreadStore, ThreadStoreError,
+    ThreadTransfer, TranscriptHead, TranscriptPart, TreeTotals, WaitKind, WorkerRecord, resume_request_id,
 };
 use rye_store_postgres::LocalClock;
 use rye_store_sqlite::SqliteStore;

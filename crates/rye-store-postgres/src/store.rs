@@ -6,7 +6,8 @@ use rye_store::{
     ClaimOutcome, ClaimPolicy, CommitOutcome, CreateOutcome, JournalRecord, LedgerRow, NewThread,
     OpenApprovals, Owner, PruneOptions, PruneReport, Reservation, RollingBudget, RollingUsage, SpawnCaps,
     StoreFreshness, StoreFuture, Submission, SubmittedThread, ThreadChange, ThreadCommit, ThreadFilter,
-    ThreadRow, ThreadStore, ThreadStoreError, ThreadTransfer, TreeGroup, TreeTotals, WorkerRecord,
+    ThreadProgress, ThreadRow, ThreadStore, ThreadStoreError, ThreadTransfer, TreeGroup, TreeTotals,
+    WorkerRecord,
 };
 use rye_thread::thread_id::ThreadId;
 
@@ -360,9 +361,9 @@ impl ThreadStore for PostgresStore {
         })
     }
 
-    fn forget_tree<'a>(&'a self, root: &'a ThreadId) -> StoreFuture<'a, ()> {
-        let (locks, root) = (Locks::thread(root), root.clone());
-        self.writing(locks, async move |tx: &mut WriteTx<'_>| transfer::forget_tree(tx, &root).await)
+    fn forget_tree(&self, exported: Vec<ThreadProgress>) -> StoreFuture<'_, ()> {
+        let locks = exported.first().map_or_else(Locks::default, |root| Locks::thread(&root.thread));
+        self.writing(locks, async move |tx: &mut WriteTx<'_>| transfer::forget_tree(tx, &exported).await)
     }
 
     fn prune<'a>(&'a self, options: &'a PruneOptions) -> StoreFuture<'a, PruneReport> {

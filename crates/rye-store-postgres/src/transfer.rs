@@ -2,8 +2,9 @@
 
 use lillux::Digest;
 use rye_store::{
-    Approval, ApprovalRecord, Forgery, RESUME_KIND, ThreadStoreError, ThreadTransfer, TransferValue,
-    journal_genesis, transfer_call_columns, transfer_ledger_columns, transfer_thread_columns,
+    Approval, ApprovalRecord, Forgery, RESUME_KIND, ThreadProgress, ThreadStoreError, ThreadTransfer,
+    TransferValue, journal_genesis, same_progress, transfer_call_columns, transfer_ledger_columns,
+    transfer_thread_columns,
 };
 use rye_thread::thread_id::ThreadId;
 use tokio_postgres::Row;
@@ -261,17 +262,30 @@ async fn seal(tx: &WriteTx<'_>, number: i64, transfer: &ThreadTransfer) -> Resul
     ThreadRecord::update_all(&[&record], tx.writing()).await
 }
 
-/// Forgets a tree that another store has taken.
-pub(crate) async fn forget_tree(tx: &WriteTx<'_>, root: &ThreadId) -> Result<(), DbError> {
+/// Forgets a tree that another store has taken, if it is as it was exported.
+pub(crate) async fn forget_tree(tx: &WriteTx<'_>, exported: &[ThreadProgress]) -> Result<(), DbError> {
+    let Some(root) = exported.first().map(|first| &first.thread) else { return Ok(()) };
     let name = root.as_str();
-    let sql =
-        "SELECT thread, pid FROM threads WHERE root = (SELECT thread FROM threads WHERE thread_id = $1)";
-    let mut rows = Vec::new();
-    for row in tx.reading().query(sql, &[&name]).await? {
+    let sql = "SELECT thread, pid, thread_id, head_seq, head_hash,
+            (SELECT count(*) FROM approvals WHERE approvals.thread = threads.thread AND kind <> $2 AND answer IS NOT NULL)
+        FROM threads WHERE root = (SELECT thread FROM threads WHERE thread_id = $1)";
+    let (mut rows, mut found) = (Vec::new(), Vec::new());
+    for row in tx.reading().query(sql, &[&name, &RESUME_KIND]).await? {
         if row.try_get::<_, Option<i64>>(1)?.is_some() {
             return Err(ThreadStoreError::Running { thread: root.clone() }.into());
         }
         rows.push(row.try_get(0)?);
+        let hash: Vec<u8> = row.try_get(4)?;
+        let hash = <[u8; 32]>::try_from(hash.as_slice());
+        found.push(ThreadProgress {
+            thread: parse_id(row.try_get(2)?)?,
+            seq: row.try_get(3)?,
+            hash: Digest::from_bytes(hash.map_err(|_| DbError::damaged("a hash has another length"))?),
+            answers: row.try_get(5)?,
+        });
+    }
+    if !same_progress(exported, found) {
+        return Err(conflict(root, "it has changed since it was copied"));
     }
     prune::delete_rows(tx.writing(), &rows).await
 }

@@ -7,8 +7,8 @@ use rye_store::{
     Approval, ApprovalDecision, ApprovalRecord, CancelRequest, ChangeReceiver, ChangedThreads, Charge,
     ChargeScope, Claim, ClaimOutcome, ClaimPolicy, CommitOutcome, CreateOutcome, JournalRecord, LedgerRow,
     NewThread, OpenApprovals, Owner, PruneOptions, PruneReport, Reservation, RollingBudget, RollingUsage,
-    SpawnCaps, StoreFreshness, StoreFuture, ThreadChange, ThreadCommit, ThreadFilter, ThreadRow, ThreadStore,
-    ThreadStoreError, ThreadTransfer, TreeGroup, TreeTotals, can_block,
+    SpawnCaps, StoreFreshness, StoreFuture, ThreadChange, ThreadCommit, ThreadFilter, ThreadProgress,
+    ThreadRow, ThreadStore, ThreadStoreError, ThreadTransfer, TreeGroup, TreeTotals, can_block,
 };
 use rye_thread::thread_id::ThreadId;
 
@@ -339,8 +339,7 @@ impl ThreadStore for SqliteStore {
         Box::pin(self.write(move |tx| transfer::import_tree(tx, &threads, at_ms)))
     }
 
-    fn forget_tree<'a>(&'a self, root: &'a ThreadId) -> StoreFuture<'a, ()> {
-        let root = root.clone();
-        Box::pin(self.write(move |tx| transfer::forget_tree(tx, &root)))
+    fn forget_tree(&self, exported: Vec<ThreadProgress>) -> StoreFuture<'_, ()> {
+        Box::pin(self.write(move |tx| transfer::forget_tree(tx, &exported)))
     }
 }

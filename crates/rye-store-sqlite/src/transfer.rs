@@ -4,8 +4,9 @@ use rusqlite::types::{Value, ValueRef};
 use rusqlite::{Connection, OptionalExtension, Row, params_from_iter};
 use rye_item::text::one_line;
 use rye_store::{
-    ApprovalRecord, BudgetCaps, Forgery, RESUME_KIND, ThreadChange, ThreadStoreError, ThreadTransfer,
-    TransferValue, transfer_call_columns, transfer_ledger_columns, transfer_thread_columns,
+    ApprovalRecord, BudgetCaps, Forgery, RESUME_KIND, ThreadChange, ThreadProgress, ThreadStoreError,
+    ThreadTransfer, TransferValue, same_progress, transfer_call_columns, transfer_ledger_columns,
+    transfer_thread_columns,
 };
 use rye_thread::money::Nanos;
 use rye_thread::thread_id::ThreadId;
@@ -235,22 +236,31 @@ fn insert(
     Ok(())
 }
 
-/// Forgets a tree that another store has taken.
-pub(super) fn forget_tree(tx: &WriteTx<'_, '_>, root: &ThreadId) -> Result<(), DbError> {
+/// Forgets a tree that another store has taken, if it is as it was exported.
+pub(super) fn forget_tree(tx: &WriteTx<'_, '_>, exported: &[ThreadProgress]) -> Result<(), DbError> {
+    let Some(root) = exported.first().map(|first| &first.thread) else { return Ok(()) };
     let mut find = tx.connection.prepare_cached(
-        "SELECT thread, thread_id, pid FROM threads WHERE root = (SELECT thread FROM threads WHERE thread_id = ?1)",
+        "SELECT thread, pid, thread_id, head_seq, head_hash,
+            (SELECT count(*) FROM approvals WHERE approvals.thread = threads.thread AND kind <> ?2 AND answer IS NOT NULL)
+         FROM threads WHERE root = (SELECT thread FROM threads WHERE thread_id = ?1)",
     )?;
-    let found = find.query_map([root.as_str()], |row| {
-        Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?, row.get::<_, Option<i64>>(2)?))
-    })?;
-    let (mut rows, mut ids) = (Vec::new(), Vec::new());
-    for row in found {
-        let (number, id, holder) = row?;
-        if holder.is_some() {
+    let mut read = find.query([root.as_str(), RESUME_KIND])?;
+    let (mut rows, mut found) = (Vec::new(), Vec::new());
+    while let Some(row) = read.next()? {
+        if row.get::<_, Option<i64>>(1)?.is_some() {
             return Err(ThreadStoreError::Running { thread: root.clone() }.into());
         }
-        rows.push(number);
-        ids.push(parse_id(&id)?);
+        rows.push(row.get(0)?);
+        found.push(ThreadProgress {
+            thread: parse_id(&row.get::<_, String>(2)?)?,
+            seq: row.get(3)?,
+            hash: lillux::Digest::from_bytes(row.get(4)?),
+            answers: row.get(5)?,
+        });
+    }
+    let ids: Vec<ThreadId> = found.iter().map(|one| one.thread.clone()).collect();
+    if !same_progress(exported, found) {
+        return Err(conflict(root, "it has changed since it was copied"));
     }
     tx.head_log.mark_pruned(ids.iter());
     // Children are younger than their parents.

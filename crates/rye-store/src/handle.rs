@@ -10,7 +10,8 @@ use crate::{
     ChargeScope, Claim, ClaimOutcome, ClaimPolicy, CommitOutcome, CreateOutcome, JournalRecord, LedgerRow,
     NewThread, OpenApprovals, Owner, PruneOptions, PruneReport, Reservation, RollingBudget, RollingUsage,
     SpawnCaps, StoreFreshness, StoreFuture, Submission, SubmittedThread, ThreadCommit, ThreadFilter,
-    ThreadRow, ThreadStore, ThreadStoreError, ThreadTransfer, TreeTotals, WorkerRecord, block_on,
+    ThreadProgress, ThreadRow, ThreadStore, ThreadStoreError, ThreadTransfer, TreeTotals, WorkerRecord,
+    block_on,
 };
 
 /// A shared store. Writes on the way of a thread are asynchronous, questions wait; [`StoreHandle::shared`] gives the
@@ -137,7 +138,7 @@ waiting! {
     /// See [`ThreadStore::import_tree`].
     import_tree => import_tree(threads: Vec<ThreadTransfer>, at_ms: u64) -> ();
     /// See [`ThreadStore::forget_tree`].
-    forget_tree => forget_tree(root: &ThreadId) -> ();
+    forget_tree => forget_tree(exported: Vec<ThreadProgress>) -> ();
     /// See [`ThreadStore::prune`].
     prune => prune(options: &PruneOptions) -> PruneReport;
     /// See [`ThreadStore::prune_candidates`].

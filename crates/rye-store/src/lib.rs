@@ -48,7 +48,7 @@ pub use rye_thread::cost::Attribution;
 pub use rye_thread::machine::{BudgetRefusal, BudgetResource};
 pub use rye_thread::rolling::{BudgetPeriod, BudgetScope, RollingBudget, RollingRefusal, RollingUsage};
 pub use store::{StoreFuture, ThreadStore};
-pub use transfer::{ThreadTransfer, TransferHead, TransferValue};
+pub use transfer::{ThreadProgress, ThreadTransfer, TransferHead, TransferValue, same_progress};
 pub use waits::{WAIT_LEASE_MS, WAIT_RENEWAL_MS, WaitKind};
 
 /// The largest entry of a journal.

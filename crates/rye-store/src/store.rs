@@ -9,8 +9,8 @@ use crate::{
     Approval, ApprovalDecision, ApprovalRecord, CancelRequest, ChangeReceiver, ChangedThreads, Charge,
     ChargeScope, Claim, ClaimOutcome, ClaimPolicy, CommitOutcome, CreateOutcome, JournalRecord, LedgerRow,
     NewThread, OpenApprovals, Owner, PruneOptions, PruneReport, Reservation, RollingBudget, RollingUsage,
-    SpawnCaps, StoreFreshness, Submission, SubmittedThread, ThreadCommit, ThreadFilter, ThreadRow,
-    ThreadStoreError, ThreadTransfer, TreeTotals, WorkerRecord,
+    SpawnCaps, StoreFreshness, Submission, SubmittedThread, ThreadCommit, ThreadFilter, ThreadProgress,
+    ThreadRow, ThreadStoreError, ThreadTransfer, TreeTotals, WorkerRecord,
 };
 
 /// What a store answers, later. It needs no runtime to get there.
@@ -251,9 +251,10 @@ pub trait ThreadStore: std::fmt::Debug + Send + Sync {
         Box::pin(std::future::ready(Err(no_transfer())))
     }
 
-    /// Forgets a tree that another store has taken; [`ThreadStoreError::Running`] while a process has a thread of it.
-    fn forget_tree<'a>(&'a self, root: &'a ThreadId) -> StoreFuture<'a, ()> {
-        let _ = root;
+    /// Forgets a tree that another store has taken, as it was exported, the root first. [`ThreadStoreError::Running`] while
+    /// a process has a thread of it, [`ThreadStoreError::Conflict`] when it has changed since.
+    fn forget_tree(&self, exported: Vec<ThreadProgress>) -> StoreFuture<'_, ()> {
+        let _ = exported;
         Box::pin(std::future::ready(Err(no_transfer())))
     }
 

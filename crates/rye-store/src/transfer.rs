@@ -93,6 +93,27 @@ impl ThreadTransfer {
         let hash = Digest::from_bytes(<[u8; 32]>::try_from(hash.as_slice()).ok()?);
         Some(TransferHead { seq: number(2)?, hash, max_spend: number(4), max_tokens: number(5) })
     }
+
+    /// How far the thread was when it was exported; `None` when its row is damaged.
+    #[must_use]
+    pub fn progress(&self) -> Option<ThreadProgress> {
+        let TransferHead { seq, hash, .. } = self.head()?;
+        let answers = self.approvals.iter().filter(|record| record.answer.is_some()).count();
+        Some(ThreadProgress { thread: self.id.clone(), seq, hash, answers: i64::try_from(answers).ok()? })
+    }
+}
+
+/// How far a thread is: another value as soon as it continues, or a question of it is answered.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ThreadProgress {
+    /// Its name.
+    pub thread: ThreadId,
+    /// The number of the last entry of its journal.
+    pub seq: i64,
+    /// The hash of that entry.
+    pub hash: Digest,
+    /// How many of its questions are answered. Requests to resume it do not count.
+    pub answers: i64,
 }
 
 /// What a seal of a thread's journal covers.
@@ -106,6 +127,15 @@ pub struct TransferHead {
     pub max_spend: Option<i64>,
     /// The most tokens that they may use.
     pub max_tokens: Option<i64>,
+}
+
+/// Whether a tree is as far as it was when it was exported: the same threads, none of which has continued.
+#[must_use]
+pub fn same_progress(exported: &[ThreadProgress], mut found: Vec<ThreadProgress>) -> bool {
+    let mut exported = exported.to_vec();
+    exported.sort();
+    found.sort();
+    exported == found
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 pub use calendar::{MIN_INTERVAL_MS, ScheduleTimes, parse_interval};
-pub use plan::{LATE_AFTER_MS, PlannedRun, format_missed_count, future_last_run, plan};
+pub use plan::{LATE_AFTER_MS, PlannedRun, follow_clock, format_missed_count, plan};
 pub use state::{ScheduleState, ScheduleStates, ScheduledRun};
 
 /// The config that holds the schedules.

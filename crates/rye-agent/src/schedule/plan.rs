@@ -11,12 +11,21 @@ const MAX_COUNTED: u64 = 1000;
 /// How far beyond the clock a time may have been served: more than a clock is off that is set by hand or by a server.
 const MAX_AHEAD_MS: u64 = 10 * 60_000;
 
-/// The time that was served last, if the clock was ahead then: it lies further in the future than the next time from now.
-#[must_use]
-pub fn future_last_run(times: &ScheduleTimes, state: &ScheduleState, now_ms: u64) -> Option<u64> {
+/// Follows a clock that was set back: a last time that lies further in the future than the next one no longer counts, and is
+/// returned. Once the clock is past that time it counts again, as the clock may have been behind rather than ahead before.
+pub fn follow_clock(times: &ScheduleTimes, state: &mut ScheduleState, now_ms: u64) -> Option<u64> {
+    if let Some(ahead_ms) = state.ahead_ms.filter(|ahead_ms| *ahead_ms <= now_ms) {
+        state.served_ms = state.served_ms.max(ahead_ms);
+        state.ahead_ms = None;
+    }
     let next_ms = times.next_after(now_ms)?;
-    let is_ahead = state.served_ms > next_ms.max(now_ms.saturating_add(MAX_AHEAD_MS));
-    is_ahead.then_some(state.served_ms)
+    let served_ms = state.served_ms;
+    if served_ms <= next_ms.max(now_ms.saturating_add(MAX_AHEAD_MS)) {
+        return None;
+    }
+    state.ahead_ms = state.ahead_ms.max(Some(served_ms));
+    state.served_ms = now_ms;
+    Some(served_ms)
 }
 
 /// How many runs were missed, in words.

@@ -41,6 +41,9 @@ pub struct ScheduledRun {
 pub struct ScheduleState {
     /// The last time that was served, in milliseconds since 1970: no time up to it is served again.
     pub served_ms: u64,
+    /// The last time that was served when the clock went back beyond it; it counts again once the clock is there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ahead_ms: Option<u64>,
     /// A time whose thread starts when the last one has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queued_ms: Option<u64>,

@@ -99,8 +99,8 @@ fn clock_that_was_ahead_is_noticed() {
     let schedule = schedule(None, Some("1h"));
     let times = schedule.times().expect("times");
     let ahead = |served: &str, now: &str| {
-        let state = ScheduleState { served_ms: at(served), ..ScheduleState::default() };
-        future_last_run(&times, &state, at(now)).is_some()
+        let mut state = ScheduleState { served_ms: at(served), ..ScheduleState::default() };
+        follow_clock(&times, &mut state, at(now)).is_some()
     };
     assert!(ahead("2027-03-01T02:00:00Z", "2026-03-01T02:30:00Z"));
     assert!(ahead("2026-03-01T04:00:00Z", "2026-03-01T02:30:00Z"));
@@ -110,6 +110,21 @@ fn clock_that_was_ahead_is_noticed() {
     assert_eq!(
         (format_missed_count(7), format_missed_count(999)),
         ("7 runs".to_owned(), "more than 999 runs".to_owned())
+    );
+}
+
+#[test]
+fn served_times_count_again_after_the_clock_was_behind() {
+    let schedule = schedule(None, Some("1h"));
+    let times = schedule.times().expect("times");
+    let mut state = ScheduleState { served_ms: at("2026-03-01T02:00:00Z"), ..ScheduleState::default() };
+    assert!(follow_clock(&times, &mut state, at("2020-01-01T00:10:00Z")).is_some());
+    assert_eq!(follow_clock(&times, &mut state, at("2020-01-01T00:20:00Z")), None);
+    assert_eq!(state.served_ms, at("2020-01-01T00:10:00Z"));
+    assert_eq!(follow_clock(&times, &mut state, at("2026-03-01T02:05:00Z")), None);
+    assert_eq!(
+        planned(&schedule, &state, "2026-03-01T02:05:00Z", false),
+        PlannedRun::Wait { next_ms: Some(at("2026-03-01T03:00:00Z")) }
     );
 }
 

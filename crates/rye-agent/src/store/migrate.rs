@@ -9,8 +9,8 @@ use rye_engine::{Code, Engine, Error, Result};
 use rye_item::text::one_line;
 
 use super::{
-    LocalClock, OpenedStore, SharedStoreConfig, StoreHandle, ThreadSecret, ThreadStoreError, ThreadTransfer,
-    open_existing_store, open_shared, open_store,
+    LocalClock, OpenedStore, SharedStoreConfig, StoreHandle, ThreadProgress, ThreadSecret, ThreadStoreError,
+    ThreadTransfer, open_existing_store, open_shared, open_store,
 };
 use crate::thread_id::ThreadId;
 use crate::threads::ledger_spec;
@@ -110,15 +110,27 @@ impl MigrationStore {
         Ok(self.store.import_tree(threads, at_ms)?)
     }
 
-    fn forget(&self, threads: &[ThreadTransfer]) -> Result<()> {
-        let Some(root) = threads.first() else { return Ok(()) };
-        self.store.forget_tree(&root.id)?;
+    /// Forgets a tree, if it is as it was exported.
+    fn forget(&self, threads: &[ThreadTransfer]) -> std::result::Result<(), ForgetError> {
+        let progress: Option<Vec<ThreadProgress>> = threads.iter().map(ThreadTransfer::progress).collect();
+        let progress = progress.ok_or(ForgetError::Changed)?;
+        self.store.forget_tree(progress).map_err(|error| match error {
+            ThreadStoreError::Conflict { .. } | ThreadStoreError::Running { .. } => ForgetError::Changed,
+            other => ForgetError::Failed(other.into()),
+        })?;
         let folders = threads.iter().filter_map(|one| Some(self.folder.as_ref()?.join(one.id.as_str())));
         for folder in folders.filter(|folder| folder.is_dir()) {
-            file::remove_tree(&folder)?;
+            file::remove_tree(&folder).map_err(|error| ForgetError::Failed(error.into()))?;
         }
         Ok(())
     }
+}
+
+/// Why a tree was not forgotten.
+enum ForgetError {
+    /// It has continued since it was exported, or is running.
+    Changed,
+    Failed(Error),
 }
 
 /// How the other store stands to a tree.
@@ -172,10 +184,35 @@ fn migrate_tree(
         return Err(Error::new(Code::StoreDamaged, message).detail("thread_id", root.as_str()));
     }
     let is_ended = threads.iter().all(|transfer| transfer.is_ended);
-    if !is_ended {
-        source.forget(&threads)?;
+    if is_ended {
+        return Ok(false);
     }
-    Ok(!is_ended)
+    match source.forget(&threads) {
+        Ok(()) => Ok(true),
+        Err(ForgetError::Failed(error)) => Err(error),
+        Err(ForgetError::Changed) => Err(undo_copy(target, &threads)),
+    }
+}
+
+/// A tree continued while it was copied. The copy goes, so that only one store resumes it.
+fn undo_copy(target: &MigrationStore, threads: &[ThreadTransfer]) -> Error {
+    let root = threads.first().map(|root| root.id.to_string()).unwrap_or_default();
+    let (copy, hint) = match target.forget(threads) {
+        Ok(()) => {
+            ("its copy was removed".to_owned(), "run it again when no thread of it is running".to_owned())
+        }
+        Err(error) => {
+            let reason = match error {
+                ForgetError::Changed => "it has continued too".to_owned(),
+                ForgetError::Failed(error) => one_line(&error.message),
+            };
+            let copy = format!("its copy in `{}` could not be removed: {reason}", one_line(&target.name));
+            (copy, format!("end one of the two: rye thread cancel {root}"))
+        }
+    };
+    Error::new(Code::MigrationRefused, format!("{root} continued while it was copied; {copy}"))
+        .detail("thread_id", root)
+        .hint(hint)
 }
 
 /// Whether the other store has a tree; one with another content is refused.

@@ -85,6 +85,7 @@ macro_rules! store_contract {
             rolling::unreserved_spend_counts_once,
             rolling::concurrent_trees_never_exceed_rolling_budget,
             transfer::threads_at_work_do_not_move,
+            transfer::continued_trees_are_not_forgotten,
             transfer::trees_move_between_stores,
             waits::first_waiting_call_is_served_first,
             waits::silent_waiter_loses_its_turn,

@@ -1,6 +1,6 @@
 //! Trees that move from one store to another of the same kind: everything of them arrives, or nothing.
 
-use rye_store::ThreadTransfer;
+use rye_store::{ThreadProgress, ThreadTransfer};
 
 use super::*;
 
@@ -49,8 +49,8 @@ pub fn trees_move_between_stores(open: OpenStore) {
     }
     assert_eq!(other.store.audit().expect("audited"), Vec::<String>::new());
     assert_eq!(other.store.answered_threads().expect("read"), [thread_id(1)]);
-    assert!(matches!(other.store.import_tree(tree, 5), Err(ThreadStoreError::Exists(_))));
-    world.store.forget_tree(&thread_id(1)).expect("forgotten");
+    assert!(matches!(other.store.import_tree(tree.clone(), 5), Err(ThreadStoreError::Exists(_))));
+    world.store.forget_tree(progress(&tree)).expect("forgotten");
     assert_eq!(world.store.threads(&ThreadFilter::default()).expect("read"), []);
     assert_eq!(world.store.transferable().expect("read"), Vec::<ThreadId>::new());
     // And back: it is the latest again where it was before.
@@ -77,5 +77,35 @@ pub fn threads_at_work_do_not_move(open: OpenStore) {
     assert!(matches!(claimed, ClaimOutcome::Claimed { .. }), "{claimed:?}");
     let refused = world.store.export_tree(&thread_id(1));
     assert!(matches!(refused, Err(ThreadStoreError::Running { .. })), "{refused:?}");
-    assert!(matches!(world.store.forget_tree(&thread_id(1)), Err(ThreadStoreError::Running { .. })));
+    assert!(matches!(world.store.forget_tree(progress(&tree)), Err(ThreadStoreError::Running { .. })));
+}
+
+/// A tree that continued after it was exported stays, as the other store has an older one.
+pub fn continued_trees_are_not_forgotten(open: OpenStore) {
+    let world = stopped_tree(open);
+    let Ok(tree) = world.store.export_tree(&thread_id(1)) else { return };
+    let exported = progress(&tree);
+    let without_child = exported.iter().take(1).cloned().collect();
+    assert!(matches!(world.store.forget_tree(without_child), Err(ThreadStoreError::Conflict { .. })));
+    let mut unanswered = exported.clone();
+    unanswered.iter_mut().for_each(|one| one.answers = 0);
+    assert!(matches!(world.store.forget_tree(unanswered), Err(ThreadStoreError::Conflict { .. })));
+
+    let claimed = world.store.claim(&thread_id(1), &test_owner(), ClaimPolicy::Free, 3).expect("judged");
+    let ClaimOutcome::Claimed { claim, .. } = claimed else { panic!("{claimed:?}") };
+    let stop =
+        StatusChange { reason: Some(SuspendReason::Limit), ..StatusChange::to(ThreadStatus::Suspended) };
+    world.commit(ThreadCommit {
+        records: vec![record("more")],
+        status: Some(stop),
+        is_last: true,
+        ..commit_for(1, claim)
+    });
+    assert!(matches!(world.store.forget_tree(exported), Err(ThreadStoreError::Conflict { .. })));
+    let tree = world.store.export_tree(&thread_id(1)).expect("still there");
+    world.store.forget_tree(progress(&tree)).expect("forgotten");
+}
+
+fn progress(tree: &[ThreadTransfer]) -> Vec<ThreadProgress> {
+    tree.iter().map(|one| one.progress().expect("a whole row")).collect()
 }

@@ -242,6 +242,6 @@ mod tests {
         assert!(refusal(&|manifest| manifest.files[0].bytes = 1 << 40).contains("larger"));
         assert!(refusal(&|manifest| manifest.parts[0] = "ab".repeat(32)).contains("no such part"));
         assert!(refusal(&|manifest| manifest.parts.clear()).contains("is truncated"));
-        assert!(refusal(&|manifest| manifest.files.truncate(2)).contains("of no file"));
+        assert!(refusal(&|manifest| manifest.files.truncate(2)).contains("to no file"));
     }
 }

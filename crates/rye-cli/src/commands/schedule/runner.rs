@@ -8,7 +8,7 @@ use rye_agent::driver::MillisClock as _;
 use rye_agent::prepare::ThreadRequest;
 use rye_agent::schedule::{
     ApprovalsPolicy, PlannedRun, Schedule, ScheduleState, ScheduleStates, ScheduledRun, Schedules,
-    format_missed_count, future_last_run, plan,
+    follow_clock, format_missed_count, plan,
 };
 use rye_agent::status::ThreadStatus;
 use rye_agent::store::{Approval, current_owner, is_owner_gone};
@@ -147,13 +147,12 @@ fn tick(global: &GlobalArguments, context: &CommandContext) -> Result<Vec<TickLi
         let now_ms = ThreadClock.now_ms();
         let mut state = states.schedules.get(&schedule.id).cloned().unwrap_or_default();
         let before = state.clone();
-        if let Some(served_ms) = future_last_run(&schedule.times()?, &state, now_ms) {
+        if let Some(served_ms) = follow_clock(&schedule.times()?, &mut state, now_ms) {
             context.output.warn(format_args!(
-                "{}: the last run is in the future ({}), because the clock was ahead; scheduling from the present time",
+                "{}: the last run is in the future ({}): the clock was ahead or is behind; scheduling from the present time",
                 schedule.id,
                 iso_timestamp(served_ms)
             ));
-            state.served_ms = now_ms;
         }
         let planned = match last_thread(global, schedule, &mut state) {
             Ok(last) => {
