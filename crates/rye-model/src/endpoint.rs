@@ -191,7 +191,8 @@ impl ModelEndpoint {
             ModelError::after_send("ProtocolError", format!("the response is not valid JSON: {error}"))
         };
         let whole: JsonRef<'_> = serde_json::from_slice(&bytes).map_err(no_json)?;
-        parser.parse_response(&whole, builder).map_err(|fault| self.parse_error(fault))
+        parser.parse_response(&whole, builder).map_err(|fault| self.parse_error(fault))?;
+        builder.check_length()
     }
 
     async fn parse_stream(
@@ -227,6 +228,7 @@ impl ModelEndpoint {
                         is_declined: failure.is_declined && is_first,
                         ..failure
                     })?;
+                    builder.check_length()?;
                     is_first = false;
                 }
             }

@@ -5,11 +5,18 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value};
 
 use crate::json_ref::JsonRef;
-use crate::{ChatMessage, FinishReason, ModelRequest, ModelResponse, ResponseDelta, ToolCall, Usage};
+use crate::{
+    ChatMessage, FinishReason, ModelError, ModelRequest, ModelResponse, ResponseDelta, ToolCall, Usage,
+};
 use rye_thread::model::INCOMPLETE;
 
 /// How many calls an answer may have.
 const MAX_CALLS: usize = 1000;
+
+/// How long an answer may be, for each token that was asked for and beyond that: text has some five bytes a token, and
+/// few answers more than sixteen.
+const MAX_BYTES_PER_TOKEN: usize = 32;
+const MAX_EXTRA_BYTES: usize = 16 << 10;
 
 /// Why a reader cannot continue.
 #[derive(Debug, PartialEq)]
@@ -101,6 +108,10 @@ pub(crate) struct ResponseBuilder<'a> {
     pub is_done: bool,
     /// Whether what is said is a refusal, however it ends.
     pub is_refused: bool,
+    /// How many bytes of text, reasoning and arguments may still come.
+    available: usize,
+    /// Whether more came: the rest was cut off.
+    is_too_long: bool,
 }
 
 impl<'a> ResponseBuilder<'a> {
@@ -116,10 +127,32 @@ impl<'a> ResponseBuilder<'a> {
             model: String::new(),
             is_done: false,
             is_refused: false,
+            available: max_bytes(request),
+            is_too_long: false,
         }
     }
 
+    /// Refuses an answer that is longer than was asked for: what came before that is kept.
+    pub(crate) fn check_length(&self) -> Result<(), ModelError> {
+        if !self.is_too_long {
+            return Ok(());
+        }
+        let (bytes, tokens) = (max_bytes(self.request), self.request.max_output_tokens);
+        let message = format!("the answer was cut off after {bytes} bytes: {tokens} tokens were asked for");
+        Err(ModelError::after_send("AnswerTooLong", message))
+    }
+
+    /// As much of a piece as may still come.
+    fn take_available<'p>(&mut self, piece: &'p str) -> &'p str {
+        let end = piece.floor_char_boundary(self.available);
+        self.is_too_long |= end < piece.len();
+        // Once something was cut off, nothing may follow it.
+        self.available = if self.is_too_long { 0 } else { self.available - end };
+        &piece[..end]
+    }
+
     pub(crate) fn push_text(&mut self, text: &str) {
+        let text = self.take_available(text);
         if !text.is_empty() {
             self.text.push_str(text);
             (self.deltas)(ResponseDelta::Text(text.to_owned()));
@@ -127,6 +160,7 @@ impl<'a> ResponseBuilder<'a> {
     }
 
     pub(crate) fn push_reasoning(&mut self, text: &str) {
+        let text = self.take_available(text);
         if !text.is_empty() {
             self.reasoning.push_str(text);
             (self.deltas)(ResponseDelta::Reasoning(text.to_owned()));
@@ -157,21 +191,25 @@ impl<'a> ResponseBuilder<'a> {
                 &mut self.calls[last]
             }
         };
-        if call.id.is_empty() {
-            id.clone_into(&mut call.id);
-        }
-        if call.name.is_empty() {
-            name.unwrap_or_default().clone_into(&mut call.name);
+        let mut stored = 0;
+        for (known, piece) in [(&mut call.id, id), (&mut call.name, name.unwrap_or_default())] {
+            if known.is_empty() {
+                piece.clone_into(known);
+                stored += piece.len();
+            }
         }
         if !call.name.is_empty() && !call.is_announced {
             call.is_announced = true;
             (self.deltas)(ResponseDelta::CallStarted { id: call.id.clone(), name: call.name.clone() });
         }
+        self.is_too_long |= stored > self.available;
+        self.available = self.available.saturating_sub(stored);
         Ok(())
     }
 
     /// Adds a piece of JSON text to the arguments of the call in this slot.
     pub(crate) fn push_arguments(&mut self, slot: u64, piece: &str) -> Result<(), ResponseParseError> {
+        let piece = self.take_available(piece);
         let call = self.calls.iter_mut().rev().find(|call| call.slot == slot);
         let call =
             call.ok_or_else(|| ResponseParseError::protocol("arguments came for a call that never began"))?;
@@ -185,8 +223,14 @@ impl<'a> ResponseBuilder<'a> {
 
     /// Gives the call in this slot all its arguments at once.
     pub(crate) fn set_arguments(&mut self, slot: u64, input: Value) {
+        let whole = input.to_string();
+        let available = self.take_available(&whole);
+        let input = match available.len() == whole.len() {
+            true => CallInput::Whole(input),
+            false => CallInput::Truncated(available.to_owned()),
+        };
         if let Some(call) = self.calls.iter_mut().rev().find(|call| call.slot == slot) {
-            call.input = CallInput::Whole(input);
+            call.input = input;
         }
     }
 
@@ -272,6 +316,12 @@ impl<'a> ResponseBuilder<'a> {
             model,
         }
     }
+}
+
+/// How long an answer to a request may be.
+fn max_bytes(request: &ModelRequest) -> usize {
+    let tokens = usize::try_from(request.max_output_tokens).unwrap_or(usize::MAX);
+    tokens.saturating_mul(MAX_BYTES_PER_TOKEN).saturating_add(MAX_EXTRA_BYTES)
 }
 
 /// The arguments as an object, or what came instead. Where an answer broke off, no arguments at all are too few.

@@ -103,6 +103,31 @@ fn truncated_response_has_length_finish() {
     });
 }
 
+/// An answer far longer than was asked for is cut off where it comes in, in every protocol.
+#[test]
+fn overlong_responses_are_cut_off() {
+    let words = "word ".repeat(20_000);
+    let replies = [
+        FakeReply::text(&words),
+        FakeReply::calls([("n", json!({"k": words}))]),
+        FakeReply::text("so").with_thinking(&words),
+    ];
+    for reply in replies {
+        let model = FakeModel::start(move |_| reply.clone());
+        for protocol in PROTOCOLS {
+            for wants_stream in [true, false] {
+                let error = expect_error(&fake_endpoint(protocol, &model), &request(wants_stream));
+                assert_eq!(error.kind, "AnswerTooLong", "{protocol} {wants_stream}: {error:?}");
+                let partial = error.partial.as_ref().expect("what came before");
+                let arguments =
+                    partial.calls.iter().map(|call| call.malformed.as_ref().map_or(0, String::len));
+                let arrived = partial.text.len() + partial.reasoning.len() + arguments.sum::<usize>();
+                assert!((10_000..20_000).contains(&arrived), "{protocol} {wants_stream}: {arrived}");
+            }
+        }
+    }
+}
+
 #[test]
 fn truncated_call_is_malformed() {
     let model = FakeModel::start(|_| FakeReply::truncated_tool_json("n", "{\"k\": 1, \"path\": \"/et"));
