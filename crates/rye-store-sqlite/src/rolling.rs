@@ -21,6 +21,14 @@ use rye_thread::thread_id::ThreadId;
 /// The database's name in the folder of the signing key.
 pub(super) const ROLLING_DATABASE: &str = "rolling_budgets.db";
 
+/// The name of the file beside it that says that there is a database: a lost one is not made again, since what was spent
+/// would be forgotten.
+const MARKER: &str = "rolling_budgets.kept";
+
+const MARKER_TEXT: &[u8] =
+    b"What has been spent of the budgets of days and months is in rolling_budgets.db.\n\
+If that file is lost, no call that such a budget limits is made. To count from zero, remove this file.\n";
+
 /// The layout that this code reads and writes.
 const VERSION: i64 = 1;
 
@@ -213,7 +221,8 @@ impl RollingDb {
 
 /// What is spent and reserved of each budget, for those who look.
 pub(super) fn read_usage(path: &Path, budgets: &[RollingBudget]) -> Result<Vec<RollingUsage>, DbError> {
-    if budgets.is_empty() || !path.exists() {
+    let is_new = !path.exists() && !path.with_file_name(MARKER).exists();
+    if budgets.is_empty() || is_new {
         return Ok(vec![RollingUsage::default(); budgets.len()]);
     }
     let read = || -> Result<Vec<RollingUsage>, DbError> {
@@ -239,10 +248,13 @@ fn open(path: &Path) -> Result<Connection, DbError> {
     if let Some(folder) = path.parent() {
         file::create_dirs(folder, true)?;
     }
-    match file::write_new(path, b"", FileMode::Private) {
-        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => return Err(error.into()),
-        Ok(()) | Err(_) => {}
+    let marker = path.with_file_name(MARKER);
+    // Looked at first: another process writes it once the database is whole.
+    let is_known = marker.exists();
+    if is_known && fs_err::metadata(path).map_or(0, |found| found.len()) == 0 {
+        return Err(lost_error(&marker));
     }
+    write_missing(path, b"")?;
     // Without links: a linked database is not followed.
     let folder = path.parent().map(fs_err::canonicalize).transpose()?.unwrap_or_default();
     let connection = connect(&folder.join(ROLLING_DATABASE), OpenFlags::empty())?;
@@ -251,6 +263,9 @@ fn open(path: &Path) -> Result<Connection, DbError> {
         let reason = format!("it has version {version}, this rye reads {VERSION}");
         return Err(ThreadStoreError::Failed(reason).into());
     }
+    if version == 0 && is_known {
+        return Err(lost_error(&marker));
+    }
     if version < VERSION {
         connection.execute_batch("BEGIN IMMEDIATE")?;
         connection.execute_batch(TABLES)?;
@@ -258,7 +273,26 @@ fn open(path: &Path) -> Result<Connection, DbError> {
         connection.execute_batch("COMMIT")?;
     }
     add_spent_column(&connection)?;
+    if !is_known {
+        write_missing(&marker, MARKER_TEXT)?;
+    }
     Ok(connection)
+}
+
+/// Writes a file where there is none.
+fn write_missing(path: &Path, bytes: &[u8]) -> Result<(), DbError> {
+    match file::write_new(path, bytes, FileMode::Private) {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => Err(error.into()),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+fn lost_error(marker: &Path) -> DbError {
+    let marker = marker.display();
+    ThreadStoreError::Failed(format!(
+        "it is missing or empty, and with it what was spent; restore it from a backup, or count from zero: rm {marker}"
+    ))
+    .into()
 }
 
 /// Adds the column that databases of older releases lack. Those releases can still use the database.

@@ -61,6 +61,39 @@ fn day_budget_suspends_and_raise_resumes() {
 }
 
 #[test]
+fn lost_sums_are_not_forgotten() {
+    let user = User::initialized();
+    write_directive(&user, "work", "", "", "Do it.");
+    let model = model();
+    sign_user_budgets(&user, "user: {day: 5}\n");
+    let start = || run(command_with_model(&user, &model).args(["run", "team/work", "--model", "gpt-4.1"]));
+    assert_eq!(start().exit, 0);
+    let folder = user.context.home().join(".ai/config/keys/signing");
+    let database = folder.join("rolling_budgets.db");
+    for replacement in [None, Some("")] {
+        for name in ["rolling_budgets.db", "rolling_budgets.db-wal", "rolling_budgets.db-shm"] {
+            let _ = std::fs::remove_file(folder.join(name));
+        }
+        if let Some(text) = replacement {
+            std::fs::write(&database, text).expect("written");
+        }
+        let stopped = start();
+        assert_ne!(stopped.exit, 0, "{stopped}");
+        assert!(
+            stopped.stderr.contains("rm ") && stopped.stderr.contains("rolling_budgets.kept"),
+            "{stopped}"
+        );
+        let shown = user.run(["thread", "cost", "--since", "today"]);
+        assert_ne!(shown.exit, 0, "{shown}");
+    }
+    assert_eq!(model.count(), 1);
+    let _ = std::fs::remove_file(&database);
+    std::fs::remove_file(folder.join("rolling_budgets.kept")).expect("removed");
+    assert_eq!(start().exit, 0);
+    assert_eq!(budgets(&user)[0]["used"], json!(CALL));
+}
+
+#[test]
 fn day_budget_holds_for_mcp_clients() {
     let user = User::initialized();
     write_directive(&user, "work", "", "", "Do it.");
