@@ -171,7 +171,7 @@ impl ThreadView {
         let number = |key: &str| payload.get(key).and_then(Value::as_u64).unwrap_or(0);
         let mut lines = Vec::new();
         match kind {
-            "thread_started" | "thread_resumed" | "thread_continued" => {
+            "thread_started" | "thread_resumed" => {
                 let progress = self.threads.entry(thread.clone()).or_default();
                 of("directive").clone_into(&mut progress.directive);
                 let limits = payload.get("limits");
@@ -203,6 +203,10 @@ impl ThreadView {
                     let word = if kind == "thread_resumed" { "resumed · " } else { "" };
                     lines.push(paint(DIM, format_args!("▶ {word}{}", parts.join(" · "))));
                 }
+            }
+            "thread_continued" if is_root => {
+                let previous = truncate(of("previous_thread_id"), MAX_TEXT_LENGTH);
+                lines.push(paint(DIM, format_args!("  continues {previous}")));
             }
             "thread_forked" if is_root => {
                 let source = truncate(of("source_thread_id"), MAX_TEXT_LENGTH);
