@@ -15,6 +15,12 @@ const DECIMAL_PLACES: usize = 9;
 const NANOS_PER_DOLLAR: u64 = 1_000_000_000;
 
 impl Nanos {
+    /// Whether it is nothing.
+    #[must_use]
+    pub fn is_zero(&self) -> bool {
+        self.0 == 0
+    }
+
     /// The most the ledger can hold: SQLite's integers are signed.
     pub const MAX: Self = Self(i64::MAX.unsigned_abs());
 

@@ -28,6 +28,7 @@ use crate::action::Action;
 use crate::callback::TokenIssuer;
 use crate::dispatch::Dispatcher;
 use crate::machine::{ThreadEvent, ThreadOutcome, ThreadState, ToolResult, step};
+use crate::money::Nanos;
 use crate::provider_chain::ProviderChain;
 use crate::redact::{RedactionTally, Redactor};
 use crate::result_format::ArtifactStore;
@@ -261,8 +262,25 @@ pub struct ResumePoint {
     pub state: ThreadState,
     /// The transcript's next sequence number and the head of its chain.
     pub transcript: TranscriptWriter,
-    /// Calls that were in flight when its process died, as they are charged: with the first event, or not at all.
-    pub unsettled: Vec<Settlement>,
+    /// Calls that were in flight when its process died: charged with the first event, or not at all.
+    pub interrupted: InterruptedCalls,
+}
+
+/// Model calls that were in flight when their process died.
+#[derive(Clone, Debug, Default)]
+pub struct InterruptedCalls {
+    /// What each is charged.
+    pub settlements: Vec<Settlement>,
+    /// What was reserved for them: the most they can have cost.
+    pub reserved: Nanos,
+}
+
+impl InterruptedCalls {
+    /// What they are charged together.
+    #[must_use]
+    pub fn spend(&self) -> Nanos {
+        self.settlements.iter().fold(Nanos(0), |sum, settlement| sum.plus(settlement.spend))
+    }
 }
 
 impl ThreadDriver {
@@ -290,7 +308,7 @@ impl ThreadDriver {
             signal,
             transcript,
             in_flight: InFlight::default(),
-            unsettled: resume.unsettled,
+            unsettled: resume.interrupted.settlements,
             redacted: RedactionTally::default(),
             is_marked_running: false,
             is_state_dirty: false,
@@ -386,18 +404,21 @@ pub fn replay(spec: Arc<ThreadSpec>, records: &[JournalRecord]) -> Result<Thread
     Ok(state)
 }
 
-/// What calls that were in flight when their process died are charged: what is known of the one the machine was waiting
-/// for, and nothing more than was reserved.
+/// What calls that were in flight when their process died are charged: the prompt of the one the machine was waiting for
+/// and what had `arrived` of its answer, and nothing more than was reserved.
 #[must_use]
-pub fn interrupted_settlements(state: &ThreadState, open: &[Reservation]) -> Vec<Settlement> {
-    let usage = state.usage_with_output("");
-    let settled = open.iter().map(|reservation| Settlement {
+pub fn interrupted_calls(state: &ThreadState, open: &[Reservation], arrived: &str) -> InterruptedCalls {
+    let usage = state.usage_with_output(arrived);
+    let settlement = |reservation: &Reservation| Settlement {
         call: reservation.call,
         spend: state.spend_so_far(&usage, reservation.spend),
         input_tokens: usage.input_tokens,
-        output_tokens: 0,
+        output_tokens: usage.output_tokens,
         is_unknown: true,
         attribution: state.spec.attribution(),
-    });
-    settled.collect()
+    };
+    InterruptedCalls {
+        settlements: open.iter().map(settlement).collect(),
+        reserved: open.iter().fold(Nanos(0), |sum, reservation| sum.plus(reservation.spend)),
+    }
 }

@@ -21,7 +21,6 @@ use super::{FinishedThread, Threads};
 use crate::config::{ChildAction, ChildPolicy};
 use crate::driver::{CancelSignal, DriverError, MillisClock, ThreadDriver};
 use crate::machine::ThreadEvent;
-use crate::money::Nanos;
 use crate::status::ThreadStatus;
 use crate::store::{
     Approval, ApprovalDecision, Claim, ClaimOutcome, ClaimPolicy, Owner, StatusChange, ThreadCommit,
@@ -244,7 +243,7 @@ impl ThreadControl {
         let point = self.records.run_blocking(move |records| records.resume_point(&thread)).await;
         let ended = match point {
             Ok(point) => {
-                let spend = point.unsettled.iter().fold(Nanos(0), |sum, one| sum.plus(one.spend));
+                let spend = point.interrupted.spend();
                 let event = ThreadEvent::Terminated { status, reason: reason.to_owned(), spend };
                 let no_model = Arc::new(OfflineProvider::new(Vec::new(), Vec::new(), Map::new()));
                 let deps = self.drivers.deps(&row.id, Arc::new(NoChildren));

@@ -213,13 +213,19 @@ impl RecordReader {
             true => Some(crate::transcript::read_bytes(&fetch_transcript(&self.store, &self.folder, id)?)?),
             false => None,
         };
+        let open = self.store.open_reservations(id)?;
+        // Before the transcript is brought up to the journal: what may be lost is then gone.
+        let arrived = match open.is_empty() {
+            true => String::new(),
+            false => crate::transcript::unfinished_answer(&crate::transcript::path(&self.folder, id))?,
+        };
         let (state, mut transcript) = driver::replay_with_transcript(spec, &records, &self.folder)
             .map_err(|error| damaged_error(id, &format!("its journal cannot be read: {error}")))?;
         if let Some(kept) = kept {
             transcript.keep_in_store(&kept)?;
         }
-        let unsettled = driver::interrupted_settlements(&state, &self.store.open_reservations(id)?);
-        Ok(ResumePoint { state, transcript, unsettled })
+        let interrupted = driver::interrupted_calls(&state, &open, &arrived);
+        Ok(ResumePoint { state, transcript, interrupted })
     }
 
     /// Calls in flight of a thread whose journal cannot be read, as charges of what was reserved for them.

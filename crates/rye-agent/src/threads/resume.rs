@@ -140,8 +140,6 @@ impl ThreadRuntime {
         let thread = id.clone();
         let resume_point = self.records.run_blocking(move |records| records.resume_point(&thread)).await?;
         let state = &resume_point.state;
-        let spend =
-            resume_point.unsettled.iter().fold(Nanos(0), |sum, settlement| sum.plus(settlement.spend));
         let first = match state.status() {
             ThreadStatus::Suspended => {
                 let (answers, approved_limits) = self.collect_answers(id, state, options).await?;
@@ -154,7 +152,11 @@ impl ThreadRuntime {
                     answers,
                 }
             }
-            _ => ThreadEvent::Interrupted { spend, repeatable: self.preparer.repeatable_calls(state)? },
+            _ => ThreadEvent::Interrupted {
+                spend: resume_point.interrupted.spend(),
+                spend_at_most: resume_point.interrupted.reserved,
+                repeatable: self.preparer.repeatable_calls(state)?,
+            },
         };
         let providers = self.preparer.reopen_providers(&state.spec)?;
         Ok(self.spawn_driver(resume_point, claim, providers, signal, first, Vec::new()))

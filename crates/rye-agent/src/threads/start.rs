@@ -9,7 +9,7 @@ use super::fork::FORK_TITLE;
 use super::{FinishedThread, StartedThread, ThreadRuntime, Threads};
 use crate::config::Concurrency;
 use crate::driver::{
-    CancelSignal, PlaceRequest, ResumePoint, ThreadDriver, TranscriptWriter, wait_for_place,
+    CancelSignal, InterruptedCalls, PlaceRequest, ResumePoint, ThreadDriver, TranscriptWriter, wait_for_place,
 };
 use crate::file_inputs::shown_digests;
 use crate::journal::JournalHeader;
@@ -83,8 +83,11 @@ impl ThreadRuntime {
         let claim = self.register(&spec, Some(self.owner.clone())).await?;
         self.prune_old_threads(&spec.template.config.ledger);
         let transcript = TranscriptWriter::create(&self.setup.folder, &spec.instance.thread_id)?;
-        let resume_point =
-            ResumePoint { state: ThreadState::new(Arc::clone(&spec)), transcript, unsettled: Vec::new() };
+        let resume_point = ResumePoint {
+            state: ThreadState::new(Arc::clone(&spec)),
+            transcript,
+            interrupted: InterruptedCalls::default(),
+        };
         Ok(self.spawn_driver(resume_point, claim, providers.into(), signal, ThreadEvent::Started, notices))
     }
 

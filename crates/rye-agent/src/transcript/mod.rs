@@ -18,6 +18,7 @@ use lillux::{Digest, Fingerprint, SecretKey};
 use serde_json::Value;
 
 pub use lines::{ReservedEventName, TranscriptLines, TranscriptTail};
+pub(crate) use read::unfinished_answer;
 pub use read::{TranscriptBatch, TranscriptEvent, TranscriptPosition, read};
 pub use render::{PageHeader, render_markdown};
 pub use verify::{TranscriptProblem, TranscriptReport, TranscriptStatus, verify};

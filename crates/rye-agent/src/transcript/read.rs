@@ -88,6 +88,18 @@ pub fn read(path: &Path, from: TranscriptPosition, max_events: usize) -> io::Res
     Ok(batch)
 }
 
+/// The text that had arrived of an answer when its process died: the pieces behind the last other event. Empty where
+/// there is no transcript, or nothing had been written.
+pub(crate) fn unfinished_answer(path: &Path) -> io::Result<String> {
+    let bytes = super::read_bytes(path)?;
+    let lines = bytes.split(|byte| *byte == b'\n').rev();
+    let events = lines.filter_map(|line| parse_event(serde_json::from_slice(line).ok()?, 0));
+    let pieces = events.take_while(|event| event.event_type == "cognition_out_delta");
+    let texts: Vec<String> =
+        pieces.filter_map(|event| Some(event.payload.get("text")?.as_str()?.to_owned())).collect();
+    Ok(texts.into_iter().rev().collect())
+}
+
 fn sequence_of(line: &Value) -> u64 {
     line.get("sequence").and_then(Value::as_u64).unwrap_or(0)
 }

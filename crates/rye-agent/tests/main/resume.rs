@@ -7,10 +7,12 @@ use rye_agent::driver::CancelSignal;
 use rye_agent::money::Nanos;
 use rye_agent::prepare::ThreadRequest;
 use rye_agent::status::{SuspendReason, ThreadStatus};
-use rye_agent::store::{Approval, ApprovalDecision, ClaimOutcome, ClaimPolicy, current_owner};
+use rye_agent::store::{
+    Approval, ApprovalDecision, ChargeScope, ClaimOutcome, ClaimPolicy, ThreadFilter, current_owner,
+};
 use rye_agent::thread_id::ThreadId;
 use rye_agent::threads::{FinishedThread, ResumeOptions, Threads};
-use rye_agent::transcript::TranscriptStatus;
+use rye_agent::transcript::{self, TranscriptStatus};
 use rye_engine::Code;
 use rye_item::{ItemId, ItemRef, ItemType};
 use rye_test::fake_model::{FakeModel, FakeReply, Gate};
@@ -319,6 +321,38 @@ fn crash_charges_only_in_flight_call() {
     assert_eq!(row.reserved_spend, Nanos(0));
     assert_eq!(row.actual_spend, row.unknown_spend.plus(Nanos(2 * (100 * 1000 + 10 * 2000))));
     assert_eq!(finished.cost.spend, row.actual_spend);
+    assert_valid(&space, &threads, &id);
+}
+
+#[test]
+fn crash_charges_what_had_arrived() {
+    let gate = Gate::closed();
+    let gate_clone = gate.clone();
+    let words = "word ".repeat(1000);
+    let model = FakeModel::start(move |seen| match seen.number {
+        1 => FakeReply::text(&words).with_gate_after(900, &gate_clone),
+        _ => FakeReply::text("done").with_usage(100, 0, 10),
+    });
+    let space = TestSpace::with_model(&model, "openai");
+    space.directive("team/work", WORK_PERMISSIONS, "", "Work.");
+    let id = start_and_crash(&space, |_, threads| {
+        let started = threads.store().threads(&ThreadFilter::default()).expect("threads");
+        wait_for_text(&transcript::path(threads.folder(), &started[0].id), "cognition_out_delta");
+    });
+    let threads = space.threads();
+    let before = threads.store().ledger(&id).expect("a row");
+    let finished = resume_after_crash(&threads, &id);
+    gate.open();
+    assert_eq!(finished.outcome.status, ThreadStatus::Completed, "{:?}", finished.outcome);
+    let charges = threads.store().charges(&id, ChargeScope::Thread).expect("charges");
+    let output: u64 = charges.iter().map(|charge| charge.output_tokens).sum();
+    let row = threads.store().ledger(&id).expect("a row");
+    // Ten of the second answer, and what the transcript has of the first.
+    assert!((11..3000).contains(&output), "{charges:?}");
+    assert!((2000 * (output - 10)..before.reserved_spend.0).contains(&row.unknown_spend.0), "{row:?}");
+    let resumed = &space.payloads("thread_resumed")[0];
+    assert_eq!(resumed["spend"], json!(row.unknown_spend.dollars()));
+    assert_eq!(resumed["spend_at_most"], json!(before.reserved_spend.dollars()));
     assert_valid(&space, &threads, &id);
 }
 

@@ -63,13 +63,15 @@ pub struct FakeReply {
     pub(super) kind: ReplyKind,
     pub(super) delay: Duration,
     pub(super) gate: Option<Gate>,
+    /// How many pieces of a streamed body come before the gate.
+    pub(super) pieces_before_gate: usize,
     /// After how many pieces of the body the connection ends.
     pub(super) disconnect_after: Option<usize>,
 }
 
 impl FakeReply {
     fn new(kind: ReplyKind) -> Self {
-        Self { kind, delay: Duration::ZERO, gate: None, disconnect_after: None }
+        Self { kind, delay: Duration::ZERO, gate: None, pieces_before_gate: 0, disconnect_after: None }
     }
 
     fn content(text: &str, calls: Vec<(String, String)>, end: ReplyEnd) -> Self {
@@ -175,6 +177,12 @@ impl FakeReply {
     pub fn with_gate(mut self, gate: &Gate) -> Self {
         self.gate = Some(gate.clone());
         self
+    }
+
+    /// The same streamed answer, which ends after these pieces of the body until the gate is open.
+    #[must_use]
+    pub fn with_gate_after(self, pieces: usize, gate: &Gate) -> Self {
+        Self { pieces_before_gate: pieces, ..self.with_gate(gate) }
     }
 
     /// The same answer, whose connection ends after this many pieces of the body.

@@ -180,14 +180,14 @@ impl Server {
         if !reply.delay.is_zero() {
             tokio::time::sleep(reply.delay).await;
         }
-        if let Some(gate) = &reply.gate {
+        if let Some(gate) = reply.gate.as_ref().filter(|_| reply.pieces_before_gate == 0) {
             gate.wait_open().await;
         }
         match &reply.kind {
             ReplyKind::Content(content) => {
                 let body = body::build_body(content, &request);
                 if request.is_stream {
-                    self.stream(stream, &body, reply.disconnect_after).await
+                    self.stream(stream, &body, &reply).await
                 } else {
                     let bytes = http_response(200, body.content_type, &[], body.pieces.concat().as_bytes());
                     let length = if reply.disconnect_after.is_some() { bytes.len() - 1 } else { bytes.len() };
@@ -221,8 +221,9 @@ impl Server {
         &self,
         stream: &mut TcpStream,
         body: &body::Body,
-        cut_after: Option<usize>,
+        reply: &FakeReply,
     ) -> std::io::Result<bool> {
+        let cut_after = reply.disconnect_after;
         let head = format!(
             "HTTP/1.1 200 OK\r\nContent-Type: {}\r\nTransfer-Encoding: chunked\r\n\r\n",
             body.content_type
@@ -231,7 +232,12 @@ impl Server {
         let chunks = pieces.iter().map(|piece| format!("{:x}\r\n{piece}\r\n", piece.len()));
         let end = if cut_after.is_none() { "0\r\n\r\n" } else { "" };
         if self.shared.is_some() {
-            for part in std::iter::once(head).chain(chunks).chain(Some(end.to_owned())) {
+            let parts = std::iter::once(head).chain(chunks).chain(Some(end.to_owned()));
+            for (index, part) in parts.enumerate() {
+                let gate = reply.gate.as_ref().filter(|_| index > 0 && index == reply.pieces_before_gate);
+                if let Some(gate) = gate {
+                    gate.wait_open().await;
+                }
                 stream.write_all(part.as_bytes()).await?;
             }
         } else {

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rye_agent::driver::{
-    self, CancelSignal, DriverDeps, PlaceRequest, ResumePoint, ThreadDriver, TranscriptWriter, wait_for_place,
+    self, CancelSignal, DriverDeps, InterruptedCalls, PlaceRequest, ResumePoint, ThreadDriver,
+    TranscriptWriter, wait_for_place,
 };
 use rye_agent::provider_chain::ProviderChain;
 use rye_model::ModelProvider;
@@ -227,8 +228,11 @@ impl Process {
             world.violation(format!("{}: no transcript", own.thread_id));
             return false;
         };
-        let point =
-            ResumePoint { state: ThreadState::new(Arc::clone(spec)), transcript, unsettled: Vec::new() };
+        let point = ResumePoint {
+            state: ThreadState::new(Arc::clone(spec)),
+            transcript,
+            interrupted: InterruptedCalls::default(),
+        };
         self.drive(world, point, claim, ThreadEvent::Started);
         true
     }
@@ -291,8 +295,9 @@ impl Process {
         let records = records.get(1..)?;
         let (state, transcript) =
             driver::replay_with_transcript(Arc::clone(&spec), records, &world.threads_dir).ok()?;
-        let unsettled = driver::interrupted_settlements(&state, &world.store.open_reservations(id).ok()?);
-        Some(ResumePoint { state, transcript, unsettled })
+        let open = world.store.open_reservations(id).ok()?;
+        let interrupted = driver::interrupted_calls(&state, &open, "");
+        Some(ResumePoint { state, transcript, interrupted })
     }
 
     fn drive(self: &Arc<Self>, world: &Arc<World>, point: ResumePoint, claim: Claim, first: ThreadEvent) {
@@ -378,10 +383,10 @@ pub(super) enum PersonRequest {
 
 /// What a driver is given of a thread whose process died.
 fn interrupted(point: &ResumePoint) -> ThreadEvent {
-    let spend = point.unsettled.iter().fold(Nanos(0), |sum, settlement| sum.plus(settlement.spend));
     let running = point.state.running_tools().into_iter();
     let repeatable = running.filter(|(_, item)| item.contains("sim/again")).map(|(index, _)| index);
-    ThreadEvent::Interrupted { spend, repeatable: repeatable.collect() }
+    let (spend, spend_at_most) = (point.interrupted.spend(), point.interrupted.reserved);
+    ThreadEvent::Interrupted { spend, spend_at_most, repeatable: repeatable.collect() }
 }
 
 /// Simulates until every thread has stopped, or for as long as it may take.

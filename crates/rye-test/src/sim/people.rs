@@ -126,7 +126,7 @@ pub(super) fn ask_for_ends(world: &Arc<World>) {
 
 /// The end of a thread that no host ran.
 pub(super) fn terminated(point: &ResumePoint) -> ThreadEvent {
-    let spend = point.unsettled.iter().fold(Nanos(0), |sum, settlement| sum.plus(settlement.spend));
+    let spend = point.interrupted.spend();
     ThreadEvent::Terminated { status: ThreadStatus::Cancelled, reason: "no longer needed".to_owned(), spend }
 }
 

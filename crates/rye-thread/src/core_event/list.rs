@@ -70,6 +70,10 @@ core_events! {
         was: Nullable<String>,
         /// Its turns so far; after a crash.
         turn: Option<u64>,
+        /// What the model call is charged that a crash interrupted: its prompt, and what had arrived.
+        spend: Option<f64>,
+        /// The most that call can have cost.
+        spend_at_most: Option<f64>,
     }
 
     /// The thread is done.

@@ -10,6 +10,8 @@ fn payload_has_declared_fields_in_order() {
         by: None,
         was: Nullable(None),
         turn: Some(2),
+        spend: None,
+        spend_at_most: None,
     };
     let (name, payload) = event.into_payload();
     assert_eq!(name, "thread_resumed");

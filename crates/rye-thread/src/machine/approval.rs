@@ -327,6 +327,8 @@ impl ThreadState {
             by: Some(by.to_owned()),
             was: Nullable(reason.map(str::to_owned)),
             turn: None,
+            spend: None,
+            spend_at_most: None,
         }));
         let denied = suspension.first_denial(answers);
         let denial = denied.map(|(request, answer)| answer.denial_message(&request.prompt));

@@ -29,6 +29,9 @@ const CALIBRATION_RANGE: [u64; 2] = [700, 3000];
 /// What is added to the learned ratio, in thousandths: the next text may be of another kind.
 const CALIBRATION_MARGIN: u64 = 50;
 
+/// A prompt may have this part more tokens than are estimated: so far under the real count an estimate may be.
+const ESTIMATE_MARGIN_DIVISOR: u64 = 20;
+
 /// What a provider's counts say of a model's tokenizer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct TokenCalibration {
@@ -98,6 +101,16 @@ impl ThreadState {
         counted.saturating_add(new).min(self.context.max_input_tokens(request))
     }
 
+    /// What is reserved for a prompt: from revision 5 on, the most that the estimate allows for.
+    fn reserved_input(&self, request: &ModelRequest) -> u64 {
+        let estimated = self.estimated_input(request);
+        if self.spec.template.revision < 5 {
+            return estimated;
+        }
+        let most = estimated.saturating_add(estimated / ESTIMATE_MARGIN_DIVISOR + 1);
+        most.min(self.context.max_input_tokens(request))
+    }
+
     /// What the provider counted of a request, and the plain estimate of the rest.
     fn uncounted_estimate(&self, request: &ModelRequest, profile: &TokenProfile) -> (u64, u64) {
         match self.context.counted(request) {
@@ -148,7 +161,7 @@ impl ThreadState {
     fn likely_input(&self, request: &ModelRequest) -> u64 {
         match self.spec.template.revision {
             0 | 1 => self.context.max_input_tokens(request),
-            _ => self.estimated_input(request),
+            _ => self.reserved_input(request),
         }
     }
 
@@ -164,7 +177,7 @@ impl ThreadState {
         {
             return fitted.map(|max_output| PlannedCall { input: bound, max_output, is_estimate: false });
         }
-        let input = self.estimated_input(&request);
+        let input = self.reserved_input(&request);
         self.fit_output(input).map(|max_output| PlannedCall { input, max_output, is_estimate: true })
     }
 
@@ -232,7 +245,7 @@ impl ThreadState {
         let free = unspent.saturating_sub(refusal.reserved);
         let mut planned = self.planned;
         if !planned.is_estimate {
-            planned.input = self.estimated_input(&self.full_request());
+            planned.input = self.reserved_input(&self.full_request());
             planned.is_estimate = true;
         }
         let affordable = match (refusal.resource, self.active_model().price) {

@@ -113,8 +113,11 @@ pub enum ThreadEvent {
     },
     /// The process died in the middle of something, and another took over.
     Interrupted {
-        /// What the call that was in flight is charged: its reservation.
+        /// What calls that were in flight are charged: their prompt, and what had arrived.
         spend: Nanos,
+        /// The most they can have cost: what was reserved for them.
+        #[serde(default, skip_serializing_if = "Nanos::is_zero")]
+        spend_at_most: Nanos,
         /// Tool calls that may simply be made again: their tools say so.
         repeatable: Vec<usize>,
     },

@@ -273,7 +273,9 @@ pub fn step(state: &mut ThreadState, at_ms: u64, event: ThreadEvent) -> Vec<Effe
         ThreadEvent::ChildStarted { index, child, directive } => {
             state.on_child_started(index, &child, &directive)
         }
-        ThreadEvent::Interrupted { spend, repeatable } => state.on_interrupted(spend, &repeatable),
+        ThreadEvent::Interrupted { spend, spend_at_most, repeatable } => {
+            state.on_interrupted(spend, spend_at_most, &repeatable)
+        }
         ThreadEvent::CancelRequested { reason, spend, partial } => {
             state.on_cancel_requested(&reason, spend, partial.as_deref())
         }
@@ -368,8 +370,9 @@ impl ThreadState {
     }
 
     /// The process died: what was outstanding is unknown, unless it can simply be done again.
-    fn on_interrupted(&mut self, spend: Nanos, repeatable: &[usize]) -> Vec<Effect> {
+    fn on_interrupted(&mut self, spend: Nanos, spend_at_most: Nanos, repeatable: &[usize]) -> Vec<Effect> {
         self.cost.spend = self.cost.spend.plus(spend);
+        let is_charged = self.spec.template.revision >= 5 && spend_at_most > Nanos(0);
         let mut effects = Vec::new();
         if self.spec.template.revision >= 1 && self.status() == ThreadStatus::Running {
             effects.push(Self::record(CoreEvent::ThreadResumed {
@@ -378,6 +381,8 @@ impl ThreadState {
                 by: None,
                 was: Nullable(Some("interrupted".to_owned())),
                 turn: Some(self.cost.turns),
+                spend: is_charged.then(|| spend.dollars()),
+                spend_at_most: is_charged.then(|| spend_at_most.dollars()),
             }));
         }
         effects.extend(match &self.phase {

@@ -2,13 +2,13 @@
 //!
 //! A provider's figures have limits: they are charged to the thread, to every ancestor and to the budgets of
 //! the user, which other projects share. No prompt has more tokens than bytes were sent, and no answer more than was asked
-//! for, unless it arrived. What a provider said beyond that is recorded beside what is counted.
+//! for and reserved. What a provider said beyond that is recorded beside what is counted.
 
 use super::ThreadState;
 use super::effect::Effect;
 use crate::core_event::CoreEvent;
 use crate::model::text_tokens::TokenProfile;
-use crate::model::{ChatMessage, ModelResponse, Usage, UsageSource, estimate};
+use crate::model::{ModelResponse, Usage, UsageSource, estimate};
 use crate::money::Nanos;
 
 /// What a provider may put before a prompt without our sending it.
@@ -35,15 +35,9 @@ impl ThreadState {
             said.input_tokens.max(said.cached_input_tokens.saturating_add(said.cache_write_tokens));
         let max_input =
             estimate::max_input_tokens(&self.full_request()).saturating_add(MAX_ADDED_PROMPT_TOKENS);
-        let arrived = ChatMessage::Assistant {
-            text: response.text.clone(),
-            calls: response.calls.clone(),
-            replay: response.replay.clone(),
-        };
-        let arrived = estimate::max_message_tokens(&arrived).saturating_add(response.reasoning.len() as u64);
         // Some providers count reasoning that they do not show beside the limit that was asked for.
-        let hidden = said.reasoning_tokens.min(self.active_model().max_output_tokens);
-        let max_output = self.planned.max_output.max(arrived).saturating_add(hidden);
+        let hidden = said.reasoning_tokens.min(self.planned.max_output);
+        let max_output = self.planned.max_output.saturating_add(hidden);
         if !said.source.is_provider() || said_input <= max_input && said.output_tokens <= max_output {
             return said;
         }

@@ -234,7 +234,11 @@ fn committed_hook_results_are_not_repeated() {
     let effects = step(
         &mut state,
         9_000,
-        ThreadEvent::Interrupted { spend: crate::money::Nanos(0), repeatable: vec![0] },
+        ThreadEvent::Interrupted {
+            spend: crate::money::Nanos(0),
+            spend_at_most: crate::money::Nanos(0),
+            repeatable: vec![0],
+        },
     );
     assert!(!is_hook_running(&effects), "its answer is in the record");
     assert_eq!(dispatched(&effects)[0]["params"], json!({"a": 1}));
@@ -244,7 +248,11 @@ fn committed_hook_results_are_not_repeated() {
     let effects = step(
         &mut state,
         9_000,
-        ThreadEvent::Interrupted { spend: crate::money::Nanos(0), repeatable: vec![] },
+        ThreadEvent::Interrupted {
+            spend: crate::money::Nanos(0),
+            spend_at_most: crate::money::Nanos(0),
+            repeatable: vec![],
+        },
     );
     assert!(
         !is_hook_running(&effects) && effects.iter().any(|effect| matches!(effect, Effect::CallModel { .. }))
@@ -256,7 +264,11 @@ fn interrupted_hook_before_call_blocks_it() {
     let mut play = start(json!([hook("guard", "before_tool", &Value::Null, None)]));
     play.respond(call_response(&["allowed"]));
     play.drain();
-    play.apply(ThreadEvent::Interrupted { spend: crate::money::Nanos(0), repeatable: vec![0] });
+    play.apply(ThreadEvent::Interrupted {
+        spend: crate::money::Nanos(0),
+        spend_at_most: crate::money::Nanos(0),
+        repeatable: vec![0],
+    });
     assert!(dispatched(&play.drain()).is_empty());
     assert!(results(&play)[0].0.contains("whether it was done is unknown"));
 }

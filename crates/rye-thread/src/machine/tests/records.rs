@@ -54,7 +54,11 @@ fn terminated_thread_says_how_it_ended() {
 fn crash_resume_says_thread_resumed() {
     let interrupt = |revision: u32| {
         let mut play = Harness::start(TestSpec { revision, ..TestSpec::default() });
-        play.apply(ThreadEvent::Interrupted { spend: Nanos(0), repeatable: Vec::new() });
+        play.apply(ThreadEvent::Interrupted {
+            spend: Nanos(0),
+            spend_at_most: Nanos(0),
+            repeatable: Vec::new(),
+        });
         play.event_types().contains(&"thread_resumed")
     };
     assert!(interrupt(1));

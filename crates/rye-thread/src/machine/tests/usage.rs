@@ -95,12 +95,9 @@ fn impossible_usage_is_counted_as_its_bound() {
 
 #[test]
 fn possible_usage_is_counted() {
-    let long = "word ".repeat(2000);
     let cases = [
         // A provider puts words of its own before a prompt.
         ("hi", Usage { input_tokens: 9000, output_tokens: 5, ..Usage::default() }),
-        // More arrived than was asked for.
-        (&*long, Usage { input_tokens: 50, output_tokens: 2500, ..Usage::default() }),
         // Reasoning that is not shown is counted beside the limit.
         ("hi", Usage { input_tokens: 50, output_tokens: 1900, reasoning_tokens: 900, ..Usage::default() }),
         ("hi", Usage { input_tokens: 50, cached_input_tokens: 40, output_tokens: 5, ..Usage::default() }),
@@ -111,6 +108,13 @@ fn possible_usage_is_counted() {
         assert_eq!(respond(&mut play, response(text, said)), said);
         assert!(!play.event_types().contains(&"impossible_usage"));
     }
+    // An answer costs no more than was reserved for it, however much of it arrived.
+    let long = "word ".repeat(2000);
+    let mut play = Harness::start(TestSpec::default());
+    let said = Usage { input_tokens: 50, output_tokens: 2500, ..Usage::default() };
+    let usage = respond(&mut play, response(&long, said));
+    assert_eq!((usage.input_tokens, usage.output_tokens), (50, 1000));
+    assert_eq!(play.payload("impossible_usage")["reported_output_tokens"], json!(2500));
     let many_cached = Usage { input_tokens: 5, cached_input_tokens: 1 << 40, ..Usage::default() };
     let many_hidden = Usage { output_tokens: 1 << 40, reasoning_tokens: 1 << 40, ..Usage::default() };
     for said in [many_cached, many_hidden] {
