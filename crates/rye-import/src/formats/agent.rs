@@ -179,6 +179,7 @@ impl<'a> Source<'a> {
         let item = item_ref(ItemType::Directive, &format!("{category}/{folder}{}", snake(name)))?;
         self.notes.extend(granted.notes);
         let (tier, effort) = model(self.front, &mut self.notes);
+        let turns = turns(self.front, &mut self.notes);
         let page = DirectivePage {
             id: &item.id,
             description: &self.description,
@@ -186,11 +187,7 @@ impl<'a> Source<'a> {
             author: &self.context.options.author,
             tier,
             effort: effort.as_deref(),
-            turns: self
-                .front
-                .text("maxTurns")
-                .and_then(|turns| turns.parse().ok())
-                .filter(|turns| (1..=MAX_TURNS).contains(turns)),
+            turns,
             tools: &granted.tools,
             inputs: self.inputs.clone(),
             body: &self.body,
@@ -200,6 +197,19 @@ impl<'a> Source<'a> {
             PlannedItem { item, extension: ".md", text, provenance: self.provenance, notes: self.notes };
         Ok(UnitPlan { items: vec![planned], ..UnitPlan::default() })
     }
+}
+
+/// How many turns the agent may take, where that is a number a directive can have.
+fn turns(front: &FrontMatter, notes: &mut Vec<ImportNote>) -> Option<u64> {
+    let stated = front.text("maxTurns")?;
+    let turns = stated.parse().ok().filter(|turns| (1..=MAX_TURNS).contains(turns));
+    if turns.is_none() {
+        let stated = rye_item::text::one_line(&stated);
+        let message =
+            format!("maxTurns `{stated}` is not a number from 1 to {MAX_TURNS}: the default limit holds");
+        notes.push(ImportNote::new(NoteKind::Lost, message));
+    }
+    turns
 }
 
 /// The tier and the effort that a model's name stands for.

@@ -60,7 +60,7 @@ fn agents_become_directives_with_limits() {
     let agent = "---\nname: code-reviewer\ndescription: Use when: reviewing\n\n<example>\nuser: \"x\"\n</example>\ntools: Read, Grep\ndisallowedTools: Grep\nmodel: opus\nmaxTurns: 7\npermissionMode: plan\n---\nYou review <code> & more.\n";
     let plan = plan(&[
         (".claude/agents/review/code-reviewer.md", agent),
-        (".claude/agents/all.md", "---\ndescription: d\n---\nBody"),
+        (".claude/agents/all.md", "---\ndescription: d\nmaxTurns: 99999\n---\nBody"),
     ]);
     let found = item(&plan, "directive:agents/review/code_reviewer");
     let parsed = directive::parse(&found.text);
@@ -78,8 +78,14 @@ fn agents_become_directives_with_limits() {
         Some(0),
         "no tag would mean all of the parent's"
     );
-    for part in ["no `tools` declared", "`permissionMode` has no meaning", "read by line", "`Grep` is denied"]
-    {
+    let stated = [
+        "no `tools` declared",
+        "`permissionMode` has no meaning",
+        "read by line",
+        "`Grep` is denied",
+        "maxTurns `99999` is not a number from 1 to 10000",
+    ];
+    for part in stated {
         assert!(words(&plan).contains(part), "{part}: {}", words(&plan));
     }
 }
