@@ -16,7 +16,7 @@ mod request;
 mod sse;
 mod tls;
 
-pub use tls::tls_client_config;
+pub use tls::{certificate_file, tls_client_config};
 
 use std::fmt;
 use std::net::IpAddr;
@@ -332,6 +332,15 @@ impl HttpClient {
         self.certificate_file = Some(path);
         self.tls = Arc::default();
         self
+    }
+
+    /// The same client, with the certificates that `SSL_CERT_FILE` names, if it names some.
+    #[must_use]
+    pub fn with_certificates_of<'a>(self, variable: impl Fn(&str) -> Option<&'a str>) -> Self {
+        match certificate_file(variable) {
+            Some(path) => self.with_certificate_file(path),
+            None => self,
+        }
     }
 
     /// Sends one request and reads the whole answer, as far as its bound.

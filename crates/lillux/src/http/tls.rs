@@ -1,6 +1,6 @@
 //! The certificates https is checked with: the system's, or those of a file that is passed in.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustls::pki_types::CertificateDer;
@@ -26,6 +26,12 @@ fn client_config(roots: RootCertStore) -> Result<ClientConfig, String> {
         .with_safe_default_protocol_versions()
         .map_err(|error| error.to_string())?;
     Ok(builder.with_root_certificates(roots).with_no_client_auth())
+}
+
+/// The file of certificates that the user trusts instead of the system's, as curl and OpenSSL read it.
+#[must_use]
+pub fn certificate_file<'a>(variable: impl Fn(&str) -> Option<&'a str>) -> Option<PathBuf> {
+    variable("SSL_CERT_FILE").filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
 /// Settings that trust no certificate, for plain HTTP.

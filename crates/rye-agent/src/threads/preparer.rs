@@ -101,11 +101,10 @@ impl ThreadPreparer {
         model_choice: &ModelChoice,
         spec: &ThreadSpec,
     ) -> Result<Arc<dyn ModelProvider>> {
-        let proxies = ProxyConfig::from_variables(|name| self.environment.get(name).map(String::as_str));
-        let mut client = HttpClient::new(AddressPolicy::default()).with_proxies(proxies);
-        if let Some(path) = self.environment.get("SSL_CERT_FILE").filter(|path| !path.is_empty()) {
-            client = client.with_certificate_file(path.into());
-        }
+        let variable = |name: &str| self.environment.get(name).map(String::as_str);
+        let client = HttpClient::new(AddressPolicy::default())
+            .with_proxies(ProxyConfig::from_variables(variable))
+            .with_certificates_of(variable);
         let script = Script {
             actions: spec.instance.actions.clone(),
             outputs: spec.template.outputs.clone(),

@@ -303,11 +303,10 @@ impl NotificationTarget {
         let port = url.port_or_known_default().unwrap_or(443);
         let allowed = [format!("{}:{port}", url.host_str().unwrap_or_default())];
         let policy = AddressPolicy::new(&allowed).map_err(|error| error.to_string())?;
-        let proxies = ProxyConfig::from_variables(|name| variables.get(name).map(String::as_str));
-        let mut client = HttpClient::new(policy).with_proxies(proxies);
-        if let Some(path) = variables.get("SSL_CERT_FILE").filter(|path| !path.is_empty()) {
-            client = client.with_certificate_file(path.into());
-        }
+        let variable = |name: &str| variables.get(name).map(String::as_str);
+        let client = HttpClient::new(policy)
+            .with_proxies(ProxyConfig::from_variables(variable))
+            .with_certificates_of(variable);
         let header =
             |name: &str, value: String, is_secret| HttpHeader { name: name.to_owned(), value, is_secret };
         let mut request = HttpRequest::new(HttpMethod::Post, url.as_str());

@@ -10,7 +10,6 @@ mod retry;
 mod url_template;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use lillux::CancelToken;
@@ -78,10 +77,7 @@ pub fn build_client(
     let policy = AddressPolicy::new(&access.allowed_hosts).map_err(|error| error.to_string())?;
     let variable = |name: &str| environment.get(name).map(String::as_str);
     let client = HttpClient::new(policy).with_proxies(ProxyConfig::from_variables(variable));
-    Ok(match variable("SSL_CERT_FILE").filter(|path| !path.is_empty()) {
-        Some(path) => client.with_certificate_file(PathBuf::from(path)),
-        None => client,
-    })
+    Ok(client.with_certificates_of(variable))
 }
 
 /// Runs the primitive. `config` is merged and filled in; `environment` is what the tool was given.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use lillux::http::{HttpError, ProxyConfig};
+use lillux::http::{HttpError, ProxyConfig, certificate_file};
 use lillux::process::{self, ExitReason, ProcessCommand, ProcessLimits};
 use lillux::{CancelToken, file};
 use rye_bundle::registry::credentials::{self, HelperOutput, LoginFile};
@@ -36,7 +36,7 @@ pub(super) fn registry_access<'a>(
     let variable = |name: &str| environment.get(name).map(String::as_str);
     RegistryAccess {
         proxies: ProxyConfig::from_variables(variable),
-        certificate_file: variable("SSL_CERT_FILE").filter(|path| !path.is_empty()).map(PathBuf::from),
+        certificate_file: certificate_file(variable),
         allowed_hosts: engine.workspace.settings.texts("bundles.registry_hosts"),
         allows_plain_http,
         credentials,

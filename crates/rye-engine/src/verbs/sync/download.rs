@@ -94,10 +94,7 @@ fn http_client(engine: &Engine, url: &str) -> Result<HttpClient> {
     if parsed.scheme() == "https" {
         client = client.with_proxies(ProxyConfig::from_variables(variable));
     }
-    Ok(match variable("SSL_CERT_FILE").filter(|path| !path.is_empty()) {
-        Some(path) => client.with_certificate_file(PathBuf::from(path)),
-        None => client,
-    })
+    Ok(client.with_certificates_of(variable))
 }
 
 fn download_error(url: &str, error: &HttpError) -> Error {

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use lillux::CancelToken;
+use lillux::http::certificate_file;
 use lillux::process::{self, ExitReason, ProcessCommand, ProcessLimits};
 use rye_bundle::project::GitSource;
 use rye_exec::environment;
@@ -143,8 +144,9 @@ impl<'a> GitCommand<'a> {
         if !self.has_ssh_command {
             environment.insert("GIT_SSH_COMMAND".to_owned(), SSH_COMMAND.to_owned());
         }
-        if let Some(file) = own.get("SSL_CERT_FILE").filter(|file| !file.is_empty()) {
-            environment.entry(CERTIFICATE_VARIABLE.to_owned()).or_insert_with(|| file.clone());
+        if let Some(file) = certificate_file(|name| own.get(name).map(String::as_str)) {
+            let file = file.to_string_lossy().into_owned();
+            environment.entry(CERTIFICATE_VARIABLE.to_owned()).or_insert(file);
         }
         environment
     }
