@@ -14,9 +14,9 @@ use rye_thread::model::INCOMPLETE;
 const MAX_CALLS: usize = 1000;
 
 /// How long an answer may be, for each token that was asked for and beyond that: text has some five bytes a token, and
-/// few answers more than sixteen.
-const MAX_BYTES_PER_TOKEN: usize = 32;
-const MAX_EXTRA_BYTES: usize = 16 << 10;
+/// few answers more than sixteen. Servers that are only a little off are not cut: they are charged what was reserved.
+const MAX_BYTES_PER_TOKEN: usize = 64;
+const MAX_EXTRA_BYTES: usize = 256 << 10;
 
 /// Why a reader cannot continue.
 #[derive(Debug, PartialEq)]
