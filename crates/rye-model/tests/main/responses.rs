@@ -106,7 +106,7 @@ fn truncated_response_has_length_finish() {
 /// An answer far longer than was asked for is cut off where it comes in, in every protocol.
 #[test]
 fn overlong_responses_are_cut_off() {
-    let words = "word ".repeat(80_000);
+    let words = format!("{} ", "x".repeat(999)).repeat(400);
     let replies = [
         FakeReply::text(&words),
         FakeReply::calls([("n", json!({"k": words}))]),
