@@ -17,7 +17,7 @@ use rye_engine::{Code, Error, Result};
 use rye_item::{ItemId, Space};
 use rye_space::Workspace;
 use rye_space::config::{ConfigLayer, IgnoredSetting, LayerTrust};
-use rye_trust::Subject;
+use rye_trust::{Subject, TrustVerdict};
 use serde_json::{Map, Value};
 
 pub use check::check;
@@ -59,6 +59,9 @@ fn read(workspace: &Workspace, is_strict: bool) -> Result<ThreadConfig> {
             key: String::new(),
             message: ignored_key.reason.clone(),
         }));
+        if is_strict {
+            mistakes.extend(layers.iter().filter_map(|layer| changed_since_signed(&id, layer)));
+        }
         for ignored_key in ignored.into_iter().chain(&merged.unsigned).chain(&merged.flat_files) {
             let place = ignored_key.position.map(|position| format!(":{position}")).unwrap_or_default();
             notices.push(format!(
@@ -95,6 +98,22 @@ fn read(workspace: &Workspace, is_strict: bool) -> Result<ThreadConfig> {
 
 fn from_values(values: &Map<String, Value>) -> Result<ThreadConfig> {
     ThreadConfig::from_values(values).map_err(|errors| check::diagnostics_error(&errors.0))
+}
+
+/// A user's own file whose signature does not hold any more: it may have held a limit or a guard.
+fn changed_since_signed(id: &ItemId, layer: &ConfigLayer) -> Option<ConfigDiagnostic> {
+    let LayerTrust::Invalid(verdict) = layer.trust else { return None };
+    let reason = match verdict {
+        _ if *layer.located.space() != Space::User => return None,
+        TrustVerdict::Tampered => "it was changed since it was signed",
+        _ => "its signature does not count here",
+    };
+    Some(ConfigDiagnostic {
+        file: layer.located.path.display().to_string(),
+        position: None,
+        key: String::new(),
+        message: format!("{reason}; sign it again: rye sign config {id} --space user"),
+    })
 }
 
 /// Whether a file counts as a whole. (Of others only keys marked safe do, and those are checked when they are merged.)

@@ -271,6 +271,8 @@ fn resilience_defaults_are_loaded() {
     assert_eq!(resilience.concurrency.max_total_threads, 20);
 }
 
+const RISKS: &str = "classifications:\n  - {id: all, risk: safe, patterns: [rye.*]}\n";
+
 const HOOK: &str = "hooks:\n  - id: mine\n    event: after_step\n    grants: [rye.execute.tool.team.notify]\n    \
                     action: {primary: execute, item_type: tool, item_id: team/notify}\n";
 
@@ -306,6 +308,26 @@ fn untrusted_project_config_is_ignored() {
         );
         user.write("project/.ai/config/agent/hooks.yaml", "hooks: [{id: 1}]\n");
         assert_eq!(load(&user).expect("a configuration").digest(), shipped().digest());
+    }
+}
+
+/// A guard does not vanish with an edit: no thread starts until the user's file is signed again.
+#[test]
+fn edited_user_config_starts_no_thread() {
+    for (name, text) in
+        [("hooks", HOOK), ("capability_risk", RISKS), ("resilience", "limits: {defaults: {turns: 3}}\n")]
+    {
+        let world = approved_world();
+        write_signed(&world, "home", name, text);
+        assert!(load(&world).is_ok(), "{name}");
+        let file = format!("home/.ai/config/agent/{name}.yaml");
+        let text = String::from_utf8(world.read(&file)).expect("text");
+        world.write(&file, format!("{text}# changed\n"));
+        let message = load(&world).expect_err(name).to_string();
+        let hint =
+            format!("changed since it was signed; sign it again: rye sign config agent/{name} --space user");
+        assert!(message.contains(&hint), "{message}");
+        assert!(load_lenient(&open(&world)).is_ok(), "{name}: threads are still looked at");
     }
 }
 
