@@ -18,6 +18,7 @@ use rye_agent::threads::{
     BackgroundHost, FinishedThread, Threads, ThreadsSetup, UserPolicy, UserThreadHost, WatchGuard,
     finished_response, thread_directive_request,
 };
+use rye_agent::views::resume_command;
 use rye_daemon::{DaemonClient, ThreadsLocation};
 use rye_engine::{Code, Error, Result};
 use rye_item::ItemRef;
@@ -436,7 +437,10 @@ fn into_response(item: &ItemRef, finished: &FinishedThread) -> Result<Value> {
         ThreadStatus::Suspended if outcome.reason == Some(SuspendReason::Approval) => error
             .hint(format!("allow it: rye thread approve {id}"))
             .hint(format!("refuse it: rye thread deny {id}")),
-        ThreadStatus::Suspended => error.hint(format!("resume it: rye thread resume {id}")),
+        ThreadStatus::Suspended => {
+            let reason = outcome.reason.map(SuspendReason::as_str);
+            error.hint(format!("to continue: {}", resume_command(id, reason, Some(&outcome.detail))))
+        }
         _ => error.hint(format!("see what it did: rye thread show {id}")),
     })
 }

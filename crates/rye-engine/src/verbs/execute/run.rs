@@ -34,6 +34,25 @@ pub(super) struct RunOutput {
     pub(super) warnings: Vec<String>,
     /// Which paths the sandbox kept from it, and how to allow them.
     pub(super) refusals: Vec<String>,
+    /// The error that a native tool answered with, if it was one of rye's own.
+    pub(super) reported: Option<ReportedError>,
+}
+
+/// An error of rye's own as an answer tells it.
+#[derive(Debug)]
+pub(super) struct ReportedError {
+    pub(super) code: Code,
+    pub(super) hints: Vec<String>,
+}
+
+impl ReportedError {
+    /// The error in what a native tool answered.
+    fn read(data: &Value) -> Option<Self> {
+        let code = data.get("code")?.as_str()?;
+        let code = *Code::ALL.iter().find(|known| known.as_str() == code)?;
+        let hints = data.get("hints").and_then(Value::as_array).into_iter().flatten();
+        Some(Self { code, hints: hints.filter_map(Value::as_str).map(str::to_owned).collect() })
+    }
 }
 
 /// Where a failing tool's output is, for who reads the answer as an object.
@@ -148,6 +167,7 @@ fn run_process(
             trace: json!({"pid": detached.pid, "detached": true}),
             warnings: Vec::new(),
             refusals: Vec::new(),
+            reported: None,
         });
     }
     let cancel = match &mut confined {
@@ -241,7 +261,7 @@ fn run_process(
         }
         None => Vec::new(),
     };
-    Ok(RunOutput { outcome, receipt, trace, warnings: warnings(&finished.receipt), refusals })
+    Ok(RunOutput { outcome, receipt, trace, warnings: warnings(&finished.receipt), refusals, reported: None })
 }
 
 /// A tool that has a callback channel can call `rye`: this binary is named, and found last on the path.
@@ -360,7 +380,8 @@ fn run_http(plan: &RunPlan, http: &HttpInvocation, cancel: &CancelToken) -> RunO
         logs: RunLogs::default(),
         is_truncated: response.truncated,
     };
-    RunOutput { outcome, receipt: None, trace: response.trace, warnings: Vec::new(), refusals: Vec::new() }
+    let (warnings, refusals) = Default::default();
+    RunOutput { outcome, receipt: None, trace: response.trace, warnings, refusals, reported: None }
 }
 
 fn run_native(
@@ -375,9 +396,11 @@ fn run_native(
         return Err(Error::new(Code::InvalidInvocation, format!("this binary has no function `{function}`"))
             .hint("a native tool's `config.function` names one of the functions compiled in"));
     };
+    let mut reported = None;
     let (data, failure) = match result {
         Ok(data) => (data, None),
         Err(error) => {
+            reported = error.data.as_ref().and_then(ReportedError::read);
             let failure = match error.kind {
                 _ if call.cancel.is_cancelled() => RunFailure::Cancelled,
                 NativeErrorKind::Denied => RunFailure::Denied(error.message),
@@ -389,5 +412,6 @@ fn run_native(
     };
     let outcome = RunOutcome { data, failure, logs: RunLogs::default(), is_truncated: false };
     let trace = json!({"function": function});
-    Ok(RunOutput { outcome, receipt: None, trace, warnings: Vec::new(), refusals: Vec::new() })
+    let (warnings, refusals) = Default::default();
+    Ok(RunOutput { outcome, receipt: None, trace, warnings, refusals, reported })
 }

@@ -207,10 +207,14 @@ fn build_response(
     let Some(failure) = outcome.failure else {
         return Ok(ExecuteResponse { item: item.clone(), status: "success", data: outcome.data, extra });
     };
-    let error = run::failure_error(&failure, has_output)
-        .for_item(item)
-        .detail("data", outcome.data)
-        .detail("type", "tool");
+    let error = match output.reported {
+        Some(reported) => {
+            let error = Error::new(reported.code, failure.message());
+            reported.hints.into_iter().fold(error, Error::hint)
+        }
+        None => run::failure_error(&failure, has_output),
+    };
+    let error = error.for_item(item).detail("data", outcome.data).detail("type", "tool");
     let error = output.refusals.into_iter().fold(error, Error::hint);
     Err(extra.into_iter().fold(error, |error, (key, value)| error.detail(&key, value)))
 }
