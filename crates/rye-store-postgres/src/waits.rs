@@ -11,11 +11,12 @@ use crate::db::Db;
 use crate::db_error::{DbError, to_integer, to_number};
 use crate::writer::WriteTx;
 
-/// Children of a parent that have not ended: those at work, and those that wait for a place.
+/// Children of a parent that have not ended or stopped: those at work, and those that wait for a place.
 pub(crate) const COUNT_CHILDREN: &str =
     "SELECT count(*) FILTER (WHERE kind IS NULL), count(*) FILTER (WHERE kind IS NOT NULL)
      FROM threads LEFT JOIN waits ON waits.thread = threads.thread AND waits.kind = 'concurrency'
-     WHERE threads.parent = (SELECT thread FROM threads WHERE thread_id = $1) AND completed_at IS NULL";
+     WHERE threads.parent = (SELECT thread FROM threads WHERE thread_id = $1) AND completed_at IS NULL
+        AND status <> 'suspended'";
 
 /// Threads of a tree that have not ended and do not wait for a place.
 pub(crate) const COUNT_TREE: &str = "SELECT count(*) FROM threads WHERE completed_at IS NULL
@@ -70,7 +71,7 @@ const FIND_WAITING: &str = "SELECT own.epoch, waits.thread, waits.seen_ms,
         (SELECT count(*) FROM waits AS other JOIN threads ON threads.thread = other.thread
             WHERE other.kind = 'concurrency' AND threads.parent = own.parent AND other.ticket < waits.ticket
                 AND other.seen_ms >= $2),
-        (SELECT count(*) FROM threads WHERE parent = own.parent AND completed_at IS NULL
+        (SELECT count(*) FROM threads WHERE parent = own.parent AND completed_at IS NULL AND status <> 'suspended'
             AND NOT EXISTS (SELECT 1 FROM waits AS other WHERE other.thread = threads.thread AND other.kind = 'concurrency')),
         (SELECT count(*) FROM threads WHERE root = own.root AND completed_at IS NULL
             AND NOT EXISTS (SELECT 1 FROM waits AS other WHERE other.thread = threads.thread AND other.kind = 'concurrency'))

@@ -11,8 +11,9 @@ use rye_store::{
 };
 use rye_thread::thread_id::ThreadId;
 
-/// Children of the thread `?1` that have not ended and do not wait for a place.
+/// Children of the thread `?1` that are at work: they have not ended or stopped, and do not wait for a place.
 const COUNT_PLACED_CHILDREN: &str = "SELECT count(*) FROM threads WHERE parent = ?1 AND completed_at IS NULL
+    AND status <> 'suspended'
     AND NOT EXISTS (SELECT 1 FROM waits WHERE waits.thread = threads.thread AND waits.kind = 'concurrency')";
 
 /// Threads of the tree `?1` that have not ended and do not wait for a place.

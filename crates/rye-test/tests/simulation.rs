@@ -101,7 +101,7 @@ fn stride() -> usize {
 }
 
 /// How many writes a seed may have in which a host dies at each of them.
-const MAX_WRITES: u64 = 50;
+const MAX_WRITES: u64 = 80;
 
 #[test]
 fn every_crash_point_is_survived() {

@@ -128,7 +128,7 @@ fn check_caps(tables: &MemoryTables, new: &NewThread, parent: &MemoryThread) -> 
         return refused(SpawnCap::Depth, parent.row.depth, parent.row.depth);
     }
     if let Some(max) = caps.concurrent_children.filter(|_| !caps.queues_children) {
-        let count = tables.count_placed(&|thread| thread.row.parent.as_ref() == Some(&parent.row.id));
+        let count = tables.count_children_at_work(tables.number(&parent.row.id).ok());
         if count >= max {
             return refused(SpawnCap::ConcurrentChildren, max, count);
         }
@@ -146,7 +146,7 @@ fn check_caps(tables: &MemoryTables, new: &NewThread, parent: &MemoryThread) -> 
 
 /// Whether the parent has as many children at work, or waiting for a place, as may be at work.
 fn is_full(tables: &MemoryTables, new: &NewThread, parent: i64) -> bool {
-    let placed = tables.count_placed(&|thread| thread.parent == Some(parent));
+    let placed = tables.count_children_at_work(Some(parent));
     let queued = tables.count_queued(parent, None);
     new.caps.concurrent_children.is_some_and(|max| placed + queued >= max)
 }

@@ -1,6 +1,7 @@
 //! Threads that wait for reserved money, or for a place among their parent's children.
 
 use rye_thread::machine::{BudgetRefusal, BudgetResource};
+use rye_thread::status::ThreadStatus;
 
 use super::{MemoryTables, MemoryThread};
 use crate::{ReserveRequest, SpawnCaps, WAIT_LEASE_MS, WaitKind};
@@ -68,7 +69,12 @@ impl MemoryTables {
         self.waits.insert(thread, wait);
     }
 
-    /// Children of a parent that have not ended and do not wait for a place.
+    /// Children of a parent that are at work: they have not ended or stopped, and do not wait for a place.
+    pub(super) fn count_children_at_work(&self, parent: Option<i64>) -> u64 {
+        self.count_placed(&|thread| thread.parent == parent && thread.row.status != ThreadStatus::Suspended)
+    }
+
+    /// Threads that have not ended and do not wait for a place.
     pub(super) fn count_placed(&self, is_counted: &dyn Fn(&MemoryThread) -> bool) -> u64 {
         let is_queued =
             |number: &i64| self.waits.get(number).is_some_and(|wait| wait.kind == WaitKind::Concurrency);
@@ -100,7 +106,7 @@ impl MemoryTables {
         let (parent, root) =
             self.threads.get(&thread).map_or((None, 0), |thread| (thread.parent, thread.root));
         let ahead = parent.map_or(0, |parent| self.count_queued(parent, Some((ticket, at_ms))));
-        let placed = self.count_placed(&|thread| thread.parent == parent);
+        let placed = self.count_children_at_work(parent);
         let total = self.count_placed(&|thread| thread.root == root);
         let is_turn = caps.concurrent_children.is_none_or(|max| placed + ahead < max)
             && caps.total_threads.is_none_or(|max| total < max);

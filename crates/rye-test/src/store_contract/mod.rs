@@ -90,6 +90,7 @@ macro_rules! store_contract {
             waits::first_waiting_call_is_served_first,
             waits::silent_waiter_loses_its_turn,
             waits::children_get_places_in_order,
+            waits::suspended_children_leave_their_places,
         );
     };
     (@each $open:expr; $($group:ident::$name:ident,)*) => {

@@ -89,3 +89,22 @@ pub fn children_get_places_in_order(open: OpenStore) {
     assert!(admit(6, 3_000 + WAIT_LEASE_MS + 1), "the fifth does not ask any more");
     assert!(world.store.admit(&thread_id(5), Claim { epoch: 9 }, caps, 3_000).is_err(), "another claim");
 }
+
+/// A child that is suspended works on nothing: its place goes to the next.
+pub fn suspended_children_leave_their_places(open: OpenStore) {
+    let world = TestStore::new(open);
+    let claim = world.create(new_thread(1, None));
+    let caps = SpawnCaps { concurrent_children: Some(1), queues_children: true, ..SpawnCaps::default() };
+    for number in [2, 3] {
+        let created = world.store.create_blocking(NewThread { caps, ..new_thread(number, Some(1)) });
+        assert!(
+            matches!(created, Ok(CreateOutcome::Created { is_queued, .. }) if is_queued == (number == 3))
+        );
+    }
+    let admit = || world.store.admit(&thread_id(3), claim, caps, 2_000).expect("asked");
+    assert!(!admit());
+    let stopped =
+        StatusChange { reason: Some(SuspendReason::Budget), ..StatusChange::to(ThreadStatus::Suspended) };
+    world.commit(ThreadCommit { status: Some(stopped), ..commit_for(2, claim) });
+    assert!(admit());
+}
