@@ -158,6 +158,9 @@ impl ThreadLimits {
     }
 
     fn set(&mut self, name: &str, value: &Value) -> Result<(), String> {
+        if value.as_str().is_some_and(|text| text.trim_start().starts_with('+')) {
+            return Err(format!("{name} {value}: a new thread has none to raise; say how much it may use"));
+        }
         if name == "spend" {
             self.spend = match value {
                 Value::Null => None,

@@ -251,7 +251,7 @@ impl ThreadDriver {
         let (spend, usage, is_unknown) = match event {
             ThreadEvent::ModelResponded { response: answer, spend } => (*spend, answer.usage, false),
             ThreadEvent::ModelFailed { error: failure, spend, is_unknown: true, .. } => {
-                (*spend, self.state.usage_so_far(failure.partial.as_ref()), true)
+                (*spend, self.state.charged_usage_so_far(failure.partial.as_ref()), true)
             }
             ThreadEvent::ModelFailed { error: failure, spend, .. } => {
                 let usage = failure.partial.as_ref().map(|partial| partial.usage);
@@ -262,7 +262,7 @@ impl ThreadDriver {
             {
                 let is_unknown = *spend > Nanos(0);
                 let text = partial.as_deref().unwrap_or_default();
-                let usage = is_unknown.then(|| self.state.usage_with_output(text));
+                let usage = is_unknown.then(|| self.state.charged_usage(text));
                 (*spend, usage.unwrap_or_default(), is_unknown)
             }
             _ => return None,

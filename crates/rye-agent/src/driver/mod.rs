@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 use crate::action::Action;
 use crate::callback::TokenIssuer;
 use crate::dispatch::Dispatcher;
-use crate::machine::{ThreadEvent, ThreadOutcome, ThreadState, ToolResult, step};
+use crate::machine::{InterruptedTokens, ThreadEvent, ThreadOutcome, ThreadState, ToolResult, step};
 use crate::money::Nanos;
 use crate::provider_chain::ProviderChain;
 use crate::redact::{RedactionTally, Redactor};
@@ -281,6 +281,15 @@ impl InterruptedCalls {
     pub fn spend(&self) -> Nanos {
         self.settlements.iter().fold(Nanos(0), |sum, settlement| sum.plus(settlement.spend))
     }
+
+    /// Their tokens together.
+    #[must_use]
+    pub fn tokens(&self) -> InterruptedTokens {
+        self.settlements.iter().fold(InterruptedTokens::default(), |sum, settlement| InterruptedTokens {
+            input: sum.input.saturating_add(settlement.input_tokens),
+            output: sum.output.saturating_add(settlement.output_tokens),
+        })
+    }
 }
 
 impl ThreadDriver {
@@ -408,7 +417,7 @@ pub fn replay(spec: Arc<ThreadSpec>, records: &[JournalRecord]) -> Result<Thread
 /// and what had `arrived` of its answer, and nothing more than was reserved.
 #[must_use]
 pub fn interrupted_calls(state: &ThreadState, open: &[Reservation], arrived: &str) -> InterruptedCalls {
-    let usage = state.usage_with_output(arrived);
+    let usage = state.charged_usage(arrived);
     let settlement = |reservation: &Reservation| Settlement {
         call: reservation.call,
         spend: state.spend_so_far(&usage, reservation.spend),

@@ -334,7 +334,7 @@ impl ThreadDriver {
         self.transcript.flush_deltas(self.deps.clock.now_ms(), true);
         let call = self.in_flight.model_call.take();
         let spend = call.as_ref().map_or(Nanos(0), |call| {
-            self.state.spend_so_far(&self.state.usage_with_output(&call.received), call.cost_bound.spend)
+            self.state.spend_so_far(&self.state.charged_usage(&call.received), call.cost_bound.spend)
         });
         let partial = call.map(|call| call.received).filter(|text| !text.is_empty());
         self.in_flight.sleep = None;
@@ -370,7 +370,7 @@ impl ThreadDriver {
                 let spend = match known {
                     Some(partial) => Nanos(price(partial)).min(Nanos::MAX),
                     None if is_unknown => {
-                        let usage = self.state.usage_so_far(error.partial.as_ref());
+                        let usage = self.state.charged_usage_so_far(error.partial.as_ref());
                         if let Some(partial) = &mut error.partial {
                             partial.usage = usage;
                         }

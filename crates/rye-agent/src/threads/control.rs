@@ -244,7 +244,8 @@ impl ThreadControl {
         let ended = match point {
             Ok(point) => {
                 let spend = point.interrupted.spend();
-                let event = ThreadEvent::Terminated { status, reason: reason.to_owned(), spend };
+                let tokens = point.interrupted.tokens();
+                let event = ThreadEvent::Terminated { status, reason: reason.to_owned(), spend, tokens };
                 let no_model = Arc::new(OfflineProvider::new(Vec::new(), Vec::new(), Map::new()));
                 let deps = self.drivers.deps(&row.id, Arc::new(NoChildren));
                 let driver = ThreadDriver::new(deps, point, claim, no_model, CancelSignal::default());

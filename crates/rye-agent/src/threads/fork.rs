@@ -24,7 +24,7 @@ use crate::definitions::ORCHESTRATOR;
 use crate::driver::CancelSignal;
 use crate::file_inputs::FileAccess;
 use crate::journal::JournalHeader;
-use crate::limits::ThreadLimits;
+use crate::limits::{RaisedLimit, ThreadLimits};
 use crate::machine::{ForkError, ForkPoint, fork_point};
 use crate::prepare::{ForkOrigin, ParentThread, ThreadRequest};
 use crate::spec::{ForkSource, SpawnReason, ThreadSpec};
@@ -156,7 +156,7 @@ impl ThreadRuntime {
             }
         };
         if let Some(fork) = request.fork.as_ref().filter(|_| !can_raise) {
-            refuse_raise(&row, &fork.limits, &old_limits)?;
+            refuse_raise(&row, "fork", &fork.limits, &old_limits)?;
         }
         let source = request.fork.as_ref().map(|fork| fork.source.clone());
         let prepared = self.prepare(request).await?;
@@ -218,16 +218,28 @@ impl RecordReader {
     }
 }
 
-fn refuse_raise(row: &ThreadRow, limits: &ThreadLimits, old: &ThreadLimits) -> Result<()> {
+/// Refuses limits above those that a thread has.
+pub(super) fn refuse_raise(
+    row: &ThreadRow,
+    command: &str,
+    limits: &ThreadLimits,
+    old: &ThreadLimits,
+) -> Result<()> {
     let raised = limits.raised_limits(old);
     if raised.is_empty() {
         return Ok(());
     }
     let names: Vec<&str> = raised.iter().map(|limit| limit.name).collect();
     let message = format!("limits are only lowered here; {} would be raised", names.join(", "));
+    let value = |limit: &RaisedLimit| match limits.to_value().get(limit.name) {
+        Some(Value::Null) | None => "none".to_owned(),
+        Some(value) => value.to_string(),
+    };
+    let limits: String =
+        raised.iter().map(|limit| format!(" --limit {}={}", limit.name, value(limit))).collect();
     Err(Error::new(Code::PermissionDenied, message)
         .detail("thread_id", row.id.as_str())
-        .hint(format!("the user may raise them: rye thread fork {} --limit NAME=VALUE", row.id)))
+        .hint(format!("the user may raise them: rye thread {command} {}{limits}", row.id)))
 }
 
 /// Another model cannot use what a provider wanted back unchanged.

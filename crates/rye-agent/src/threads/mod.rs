@@ -77,7 +77,7 @@ pub use rebuild::rebuild_files;
 pub use rebuild_store::{RebuildReport, RebuildSetup, RebuiltThread, rebuild_store};
 pub use replay::{ReplayDifference, ReplayReport, ReplayedThread};
 pub use responses::{NO_MODEL_NOTE, finished_response, started_response};
-pub use resume::ResumeOptions;
+pub use resume::{END_THREAD, ResumeOptions, denial_reason};
 pub use user::{UserPolicy, UserThreadHost, UserThreads, thread_directive_request};
 pub use wait::WaitRequest;
 

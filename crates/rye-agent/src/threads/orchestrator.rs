@@ -12,7 +12,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::ThreadRuntime;
 use super::availability::AvailabilityWait;
-use super::resume::ResumeOptions;
+use super::fork::refuse_raise;
+use super::resume::{ResumeOptions, apply_limit_changes};
 use super::user::UserPolicy;
 use super::wait::WaitRequest;
 use crate::config::ThreadConfig;
@@ -171,7 +172,9 @@ impl Orchestrator {
                         (policy.by.clone(), None)
                     }
                     OperationCaller::User { policy, .. } => {
-                        (policy.by.clone(), Some(runtime.current_limits(&row.id).await?))
+                        let old = runtime.current_limits(&row.id).await?;
+                        refuse_raise(&row, "resume", &apply_limit_changes(&old, &limits)?, &old)?;
+                        (policy.by.clone(), None)
                     }
                 };
                 let message = text("message").map(str::to_owned);

@@ -142,19 +142,28 @@ impl ThreadRuntime {
         let state = &resume_point.state;
         let first = match state.status() {
             ThreadStatus::Suspended => {
-                let (answers, approved_limits) = self.collect_answers(id, state, options).await?;
-                let limits = apply_limit_changes(&approved_limits, &options.limits)?;
-                let answered_by = answers.last().map(|answer| answer.by.clone()).unwrap_or_default();
-                ThreadEvent::Resumed {
-                    limits: options.bounds.map_or(limits, |bounds| limits.clamp_to_parent(&bounds)),
-                    message: options.message.clone(),
-                    by: if options.by.is_empty() { answered_by } else { options.by.clone() },
-                    answers,
+                let given = self.collect_answers(id, state, options).await?;
+                let limits = apply_limit_changes(&given.limits, &options.limits)?;
+                let answered_by = given.answers.last().map(|answer| answer.by.clone()).unwrap_or_default();
+                match given.end {
+                    // The command that was to end it was cut short.
+                    Some(reason) => {
+                        let (spend, tokens) =
+                            (resume_point.interrupted.spend(), resume_point.interrupted.tokens());
+                        ThreadEvent::Terminated { status: ThreadStatus::Cancelled, reason, spend, tokens }
+                    }
+                    None => ThreadEvent::Resumed {
+                        limits: options.bounds.map_or(limits, |bounds| limits.clamp_to_parent(&bounds)),
+                        message: options.message.clone(),
+                        by: if options.by.is_empty() { answered_by } else { options.by.clone() },
+                        answers: given.answers,
+                    },
                 }
             }
             _ => ThreadEvent::Interrupted {
                 spend: resume_point.interrupted.spend(),
                 spend_at_most: resume_point.interrupted.reserved,
+                tokens: resume_point.interrupted.tokens(),
                 repeatable: self.preparer.repeatable_calls(state)?,
             },
         };
@@ -168,9 +177,9 @@ impl ThreadRuntime {
         id: &ThreadId,
         state: &ThreadState,
         options: &ResumeOptions,
-    ) -> Result<(Vec<ApprovalAnswer>, ThreadLimits)> {
+    ) -> Result<GivenAnswers> {
         let mut limits = state.limits;
-        let mut answers = Vec::new();
+        let (mut answers, mut end) = (Vec::new(), None);
         for request in state.pending_approvals() {
             let record =
                 self.store.approval(&request.id).await?.filter(|record| record.approval.thread == *id);
@@ -202,11 +211,35 @@ impl ThreadRuntime {
             if let (true, Value::Object(allowed)) = (answer.approved, &answer.changes) {
                 limits = apply_limit_changes(&limits, allowed)?;
             }
+            if !answer.approved && answer.changes.get(END_THREAD) == Some(&Value::Bool(true)) {
+                end = Some(denial_reason(&answer.by, answer.message.as_deref()));
+            }
             let request = request.id.clone();
             let ApprovalDecision { approved, message, by, always, .. } = answer;
             answers.push(ApprovalAnswer { request_id: request, approved, message, by, always });
         }
-        Ok((answers, limits))
+        Ok(GivenAnswers { answers, limits, end })
+    }
+}
+
+/// What people answered to what a suspended thread asked.
+struct GivenAnswers {
+    answers: Vec<ApprovalAnswer>,
+    /// Its limits, with what they allowed.
+    limits: ThreadLimits,
+    /// Why it is to end, if one of them said so.
+    end: Option<String>,
+}
+
+/// What a no says in its changes where the thread is to end with it.
+pub const END_THREAD: &str = "end_thread";
+
+/// Why a thread ended that a person denied something.
+#[must_use]
+pub fn denial_reason(by: &str, message: Option<&str>) -> String {
+    match message {
+        Some(message) => format!("denied by {by}: {}", rye_item::text::one_line(message)),
+        None => format!("denied by {by}"),
     }
 }
 

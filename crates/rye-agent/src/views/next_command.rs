@@ -4,6 +4,7 @@ use serde::Deserialize as _;
 use serde_json::Value;
 
 use crate::limits::LimitReached;
+use crate::store::StoreHandle;
 use crate::thread_id::ThreadId;
 
 /// The command with which a person answers a thread.
@@ -34,6 +35,29 @@ pub fn resume_command(id: &ThreadId, reason: Option<&str>, detail: Option<&Value
         _ => String::new(),
     };
     format!("rye thread resume {id}{more}")
+}
+
+/// The same where the store tells more: a thread that its parents' budget stopped does not continue below parents that have
+/// ended; another thread takes its place, with a budget of its own.
+#[must_use]
+pub fn continue_command(
+    store: &StoreHandle,
+    id: &ThreadId,
+    directive: &str,
+    reason: Option<&str>,
+    detail: Option<&Value>,
+) -> String {
+    let is_parents_budget = reason == Some("budget")
+        && detail.and_then(|detail| detail.get("limit_code")).and_then(Value::as_str)
+            == Some("hierarchical_budget_exceeded");
+    let have_ended = || {
+        let above = store.ancestors(id).unwrap_or_default();
+        !above.is_empty() && above.iter().all(|row| row.status.is_terminal())
+    };
+    match is_parents_budget && have_ended() {
+        true => format!("rye run {directive} --continue {id}"),
+        false => resume_command(id, reason, detail),
+    }
 }
 
 #[cfg(test)]

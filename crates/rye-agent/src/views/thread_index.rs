@@ -9,7 +9,7 @@ use rye_engine::{Code, Engine, Error, Result};
 use rye_space::Roots;
 use serde_json::{Value, json};
 
-use super::next_command::resume_command;
+use super::next_command::continue_command;
 use crate::status::ThreadStatus;
 use crate::store::{
     LedgerRow, LedgerRules, LedgerSpec, Owner, SHARED_LEASE_MS, SharedStoreConfig, StoreHandle, ThreadFilter,
@@ -321,7 +321,8 @@ impl ThreadIndex {
         match row.status {
             ThreadStatus::Suspended => {
                 let detail = row.result.as_ref().and_then(|result| result.get("detail"));
-                Some(resume_command(&row.id, row.reason.map(|reason| reason.as_str()), detail))
+                let reason = row.reason.map(|reason| reason.as_str());
+                Some(continue_command(&self.store, &row.id, &row.directive, reason, detail))
             }
             ThreadStatus::Created | ThreadStatus::Running if self.is_interrupted(row) => {
                 Some(format!("rye thread resume {}", row.id))

@@ -5,7 +5,7 @@ use rye_agent::prepare::ThreadRequest;
 use rye_agent::status::ThreadStatus;
 use rye_agent::store::{ApprovalDecision, ThreadFilter};
 use rye_agent::thread_id::ThreadId;
-use rye_agent::threads::{ResumeOptions, Threads, UserPolicy};
+use rye_agent::threads::{END_THREAD, ResumeOptions, Threads, UserPolicy};
 use rye_engine::{Code, Error};
 use rye_item::{ItemId, ItemRef, ItemType};
 use rye_test::fake_model::{FakeModel, FakeReply, FakeRequest};
@@ -218,6 +218,63 @@ async fn continuations_keep_inherited_hooks() {
     let third = threads.continue_from(&row, None, CancelSignal::default()).await.expect("started");
     third.finished().await.expect("an end");
     assert!(!space.world.project().join("w.txt").exists());
+}
+
+/// A program is told that it may not raise a limit: nothing goes on with less than it asked for.
+#[tokio::test]
+async fn programs_raise_no_limit_on_resume() {
+    let model = FakeModel::start(|seen| match seen.tool_results {
+        0 => FakeReply::calls([("rye_file_system_ls", json!({"path": "."}))]),
+        _ => FakeReply::text("done"),
+    });
+    let space = space(&model);
+    let limit = format!("{PERMISSIONS}<limits turns=\"1\"/>");
+    space.directive("team/short", &limit, "", "I am short.");
+    space.user_config("hook_conditions", "builtin_hooks: []\n");
+    let threads = space.threads();
+    let stopped = space.run(&threads, "team/short", Map::new()).await;
+    assert_eq!(stopped.outcome.status, ThreadStatus::Suspended, "{:?}", stopped.outcome);
+    let id = &stopped.thread_id;
+    let cancel = lillux::CancelToken::new().expect("a token");
+    let policy = UserPolicy { by: "a client".to_owned(), can_raise_limits: false };
+    for turns in [json!("+10"), json!(9), Value::Null] {
+        let call =
+            json!({"operation": "resume_thread", "thread_id": id, "limit_overrides": {"turns": turns}});
+        let refused = threads.operate_for_user(call.as_object().expect("a map"), &policy, &cancel).await;
+        let error = refused.expect_err("only a person raises it");
+        assert_eq!(error.code, Code::PermissionDenied, "{error:?}");
+        assert!(error.hints[0].contains(&format!("rye thread resume {id} --limit turns=")), "{error:?}");
+    }
+    assert_eq!(model.count(), 1);
+    let start = json!({"directive_name": "team/short", "limit_overrides": {"turns": "+10"}});
+    let refused = threads.start_for_user(start.as_object().expect("a map"), &policy, &cancel).await;
+    let message = refused.expect_err("a new thread has no limit to raise").message;
+    assert!(message.contains("a new thread has none to raise"), "{message}");
+}
+
+/// The command that was to end a thread with a no was killed in between: whoever resumes the thread ends it.
+#[tokio::test]
+async fn denial_that_ends_a_thread_is_kept() {
+    let model = FakeModel::start(asking_reply);
+    let space = space(&model);
+    let threads = space.threads();
+    let id = stopped_asker(&space, &threads).await;
+    let approval = threads.store().open_approvals(None).expect("questions").approvals.remove(0);
+    let answer = ApprovalDecision {
+        approved: false,
+        message: Some("not today".to_owned()),
+        changes: json!({END_THREAD: true}),
+        at_ms: 7,
+        by: "Ada".to_owned(),
+        always: None,
+    };
+    threads.store().answer_approval(&approval.id, &answer).expect("answered");
+    let resumed = threads.resume(&id, &ResumeOptions::default(), CancelSignal::default()).await;
+    let finished = resumed.expect("resumed").finished().await.expect("an end");
+    assert_eq!(finished.outcome.status, ThreadStatus::Cancelled, "{:?}", finished.outcome);
+    let row = threads.store().thread(&id).expect("a store").expect("a thread");
+    assert_eq!((row.status, model.count()), (ThreadStatus::Cancelled, 1));
+    assert!(row.error.is_some_and(|error| error.contains("denied by Ada: not today")));
 }
 
 #[tokio::test]

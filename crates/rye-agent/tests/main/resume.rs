@@ -350,6 +350,8 @@ fn crash_charges_what_had_arrived() {
     // Ten of the second answer, and what the transcript has of the first.
     assert!((11..3000).contains(&output), "{charges:?}");
     assert!((2000 * (output - 10)..before.reserved_spend.0).contains(&row.unknown_spend.0), "{row:?}");
+    let input: u64 = charges.iter().map(|charge| charge.input_tokens).sum();
+    assert_eq!((finished.cost.input_tokens, finished.cost.output_tokens), (input, output));
     let resumed = &space.payloads("thread_resumed")[0];
     assert_eq!(resumed["spend"], json!(row.unknown_spend.dollars()));
     assert_eq!(resumed["spend_at_most"], json!(before.reserved_spend.dollars()));

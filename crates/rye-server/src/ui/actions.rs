@@ -6,7 +6,7 @@ use rye_agent::limits::LIMIT_NAMES;
 use rye_agent::machine::ApprovalScope;
 use rye_agent::store::{Approval, ApprovalDecision, ThreadStoreError};
 use rye_agent::thread_id::ThreadId;
-use rye_agent::threads::{CancelOutcome, ForkOptions, ResumeOptions};
+use rye_agent::threads::{CancelOutcome, END_THREAD, ForkOptions, ResumeOptions, denial_reason};
 use rye_agent::views::{ThreadIndex, question_digest, question_value};
 use rye_engine::{Code, Error, Result};
 use serde::Deserialize;
@@ -233,6 +233,8 @@ fn record_answer(state: &UiInner, id: &str, body: AnswerRequest) -> Result<Appro
     let changes = match (body.approved, limits.is_empty()) {
         (true, true) => proposed.cloned().unwrap_or_default(),
         (true, false) => limits,
+        // Kept with the answer, in case the server does not come to ending the thread.
+        (false, _) if body.end => Map::from_iter([(END_THREAD.to_owned(), Value::Bool(true))]),
         (false, _) => Map::new(),
     };
     let always = body.always.filter(|_| body.approved && question.kind == "tool").map(|scope| match scope {
@@ -260,10 +262,7 @@ async fn end_thread(
     question: &Approval,
     reason: Option<String>,
 ) -> Result<(bool, Option<String>)> {
-    let reason = match reason {
-        Some(reason) => format!("denied by {}: {}", state.owner, rye_item::text::one_line(&reason)),
-        None => format!("denied by {}", state.owner),
-    };
+    let reason = denial_reason(&state.owner, reason.as_deref());
     cancel_with(state, question.thread.clone(), reason).await?;
     Ok((false, Some("the thread was ended".to_owned())))
 }

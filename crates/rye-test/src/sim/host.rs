@@ -386,7 +386,8 @@ fn interrupted(point: &ResumePoint) -> ThreadEvent {
     let running = point.state.running_tools().into_iter();
     let repeatable = running.filter(|(_, item)| item.contains("sim/again")).map(|(index, _)| index);
     let (spend, spend_at_most) = (point.interrupted.spend(), point.interrupted.reserved);
-    ThreadEvent::Interrupted { spend, spend_at_most, repeatable: repeatable.collect() }
+    let tokens = point.interrupted.tokens();
+    ThreadEvent::Interrupted { spend, spend_at_most, tokens, repeatable: repeatable.collect() }
 }
 
 /// Simulates until every thread has stopped, or for as long as it may take.

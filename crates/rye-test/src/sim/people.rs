@@ -127,7 +127,8 @@ pub(super) fn ask_for_ends(world: &Arc<World>) {
 /// The end of a thread that no host ran.
 pub(super) fn terminated(point: &ResumePoint) -> ThreadEvent {
     let spend = point.interrupted.spend();
-    ThreadEvent::Terminated { status: ThreadStatus::Cancelled, reason: "no longer needed".to_owned(), spend }
+    let (reason, tokens) = ("no longer needed".to_owned(), point.interrupted.tokens());
+    ThreadEvent::Terminated { status: ThreadStatus::Cancelled, reason, spend, tokens }
 }
 
 /// A person lets a thread continue with more.

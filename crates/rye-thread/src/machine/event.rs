@@ -118,6 +118,9 @@ pub enum ThreadEvent {
         /// The most they can have cost: what was reserved for them.
         #[serde(default, skip_serializing_if = "Nanos::is_zero")]
         spend_at_most: Nanos,
+        /// Their tokens.
+        #[serde(default, skip_serializing_if = "InterruptedTokens::is_empty")]
+        tokens: InterruptedTokens,
         /// Tool calls that may simply be made again: their tools say so.
         repeatable: Vec<usize>,
     },
@@ -139,6 +142,9 @@ pub enum ThreadEvent {
         reason: String,
         /// What a call that was in flight is charged.
         spend: Nanos,
+        /// Its tokens.
+        #[serde(default, skip_serializing_if = "InterruptedTokens::is_empty")]
+        tokens: InterruptedTokens,
     },
     /// Its time is over while something was outstanding, which has been stopped.
     Expired {
@@ -269,5 +275,22 @@ impl ToolResult {
             child_status: None,
             sandbox: None,
         }
+    }
+}
+
+/// What calls that were broken off are counted as, where their provider could not say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InterruptedTokens {
+    /// Tokens that went in.
+    pub input: u64,
+    /// Tokens that came out.
+    pub output: u64,
+}
+
+impl InterruptedTokens {
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
     }
 }

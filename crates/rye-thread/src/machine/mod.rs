@@ -43,7 +43,7 @@ pub use approval::{ApprovalAnswer, ApprovalKind, ApprovalRequest, ApprovalScope,
 pub use context::{MAX_RESULT_CHARACTERS, MAX_RESULT_UNDER_PRESSURE, newest_turns};
 pub use control::HookControl;
 pub use effect::{CostBound, Effect, ThreadOutcome};
-pub use event::{BudgetRefusal, BudgetResource, ThreadEvent, ToolResult};
+pub use event::{BudgetRefusal, BudgetResource, InterruptedTokens, ThreadEvent, ToolResult};
 pub use fork::{ForkError, ForkPoint, fork_point};
 
 use crate::core_event::{CoreEvent, Nullable};
@@ -273,14 +273,22 @@ pub fn step(state: &mut ThreadState, at_ms: u64, event: ThreadEvent) -> Vec<Effe
         ThreadEvent::ChildStarted { index, child, directive } => {
             state.on_child_started(index, &child, &directive)
         }
-        ThreadEvent::Interrupted { spend, spend_at_most, repeatable } => {
+        ThreadEvent::Interrupted { spend, spend_at_most, tokens, repeatable } => {
+            state.count_interrupted(tokens);
             state.on_interrupted(spend, spend_at_most, &repeatable)
         }
         ThreadEvent::CancelRequested { reason, spend, partial } => {
+            state.count_stopped_call(spend, partial.as_deref());
             state.on_cancel_requested(&reason, spend, partial.as_deref())
         }
-        ThreadEvent::Terminated { status, reason, spend } => state.on_terminated(status, &reason, spend),
-        ThreadEvent::Expired { spend, partial } => state.on_expired(spend, partial.as_deref()),
+        ThreadEvent::Terminated { status, reason, spend, tokens } => {
+            state.count_interrupted(tokens);
+            state.on_terminated(status, &reason, spend)
+        }
+        ThreadEvent::Expired { spend, partial } => {
+            state.count_stopped_call(spend, partial.as_deref());
+            state.on_expired(spend, partial.as_deref())
+        }
         ThreadEvent::Resumed { limits, message, by, answers } => {
             state.on_resumed(limits, message, &by, &answers)
         }

@@ -321,6 +321,8 @@ impl ThreadState {
             if events.emits_on_error("cognition_out") {
                 effects.push(self.partial_output(&partial.text, &failure.message, spend, is_unknown));
             }
+        } else if is_unknown {
+            self.count_stopped_call(spend, None);
         }
         effects.extend(self.handle_failure(failure, jitter));
         effects

@@ -4,8 +4,9 @@
 //! the user, which other projects share. No prompt has more tokens than bytes were sent, and no answer more than was asked
 //! for and reserved. What a provider said beyond that is recorded beside what is counted.
 
-use super::ThreadState;
 use super::effect::Effect;
+use super::event::InterruptedTokens;
+use super::{Phase, ThreadState};
 use crate::core_event::CoreEvent;
 use crate::model::text_tokens::TokenProfile;
 use crate::model::{ModelResponse, Usage, UsageSource, estimate};
@@ -103,6 +104,42 @@ impl ThreadState {
             output_tokens: reported.output_tokens.max(estimated.output_tokens),
             ..*reported
         }
+    }
+
+    /// Counts the tokens of calls that were broken off, as threads do from revision 5 on.
+    pub(super) fn count_interrupted(&mut self, tokens: InterruptedTokens) {
+        if self.spec.template.revision >= 5 {
+            self.cost.input_tokens = self.cost.input_tokens.saturating_add(tokens.input);
+            self.cost.output_tokens = self.cost.output_tokens.saturating_add(tokens.output);
+        }
+    }
+
+    /// The same for a call that was charged when it was stopped, and had come this far.
+    pub(super) fn count_stopped_call(&mut self, spend: Nanos, arrived: Option<&str>) {
+        if self.phase == Phase::CallingModel && spend > Nanos(0) {
+            let usage = self.charged_usage(arrived.unwrap_or_default());
+            self.count_interrupted(InterruptedTokens {
+                input: usage.input_tokens,
+                output: usage.output_tokens,
+            });
+        }
+    }
+
+    /// What a call that was broken off is charged as: its prompt and what arrived of its answer, which is no longer than
+    /// was asked for.
+    #[must_use]
+    pub fn charged_usage(&self, arrived: &str) -> Usage {
+        self.bounded_usage(self.usage_with_output(arrived))
+    }
+
+    /// The same of an answer in parts.
+    #[must_use]
+    pub fn charged_usage_so_far(&self, arrived: Option<&ModelResponse>) -> Usage {
+        self.bounded_usage(self.usage_so_far(arrived))
+    }
+
+    fn bounded_usage(&self, usage: Usage) -> Usage {
+        Usage { output_tokens: usage.output_tokens.min(self.planned.max_output), ..usage }
     }
 
     /// The same where only text arrived.

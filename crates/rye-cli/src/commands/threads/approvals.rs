@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use rye_agent::machine::ApprovalScope;
 use rye_agent::status::ThreadStatus;
 use rye_agent::store::{Approval, ApprovalDecision, ThreadRow};
-use rye_agent::threads::{ApprovalText, ResumeOptions};
+use rye_agent::threads::{ApprovalText, END_THREAD, ResumeOptions, denial_reason};
 use rye_agent::views::approval_value;
 use rye_engine::{Code, Error};
 use serde_json::{Map, Value, json};
@@ -128,6 +128,10 @@ fn answer_approval(
         if questions.is_empty() && row.status == ThreadStatus::Suspended && is_approved {
             return resume_here(context, &row, limit_changes, arguments.message.clone());
         }
+        if questions.is_empty() && row.status == ThreadStatus::Suspended && end_thread {
+            let reason = denial_reason(&context.settings.owner, arguments.message.as_deref());
+            return super::control::cancel(context, &[row.id.to_string()], &reason);
+        }
         if questions.is_empty() {
             let error = not_found();
             return Err(match index.next_command(&row) {
@@ -141,6 +145,8 @@ fn answer_approval(
         let changes = match (is_approved, limit_changes.is_empty()) {
             (true, true) => proposed.cloned().unwrap_or_default(),
             (true, false) => limit_changes.clone(),
+            // Kept with the answer, in case this command does not come to ending it.
+            (false, _) if end_thread => Map::from_iter([(END_THREAD.to_owned(), Value::Bool(true))]),
             (false, _) => Map::new(),
         };
         let answer = ApprovalDecision {
@@ -166,12 +172,7 @@ fn answer_approval(
         return Ok(());
     };
     if end_thread {
-        let reason = match &arguments.message {
-            Some(reason) => {
-                format!("denied by {}: {}", context.settings.owner, rye_item::text::one_line(reason))
-            }
-            None => format!("denied by {}", context.settings.owner),
-        };
+        let reason = denial_reason(&context.settings.owner, arguments.message.as_deref());
         return super::control::cancel(context, &[row.id.to_string()], &reason);
     }
     let is_open =

@@ -9,12 +9,13 @@ use rye_agent::driver::{CancelSignal, Listener};
 use rye_agent::models::Providers;
 use rye_agent::prepare::{ThreadRequest, prepare};
 use rye_agent::status::{SuspendReason, ThreadStatus};
-use rye_agent::store::{DATABASE, ThreadRow};
+use rye_agent::store::{DATABASE, StoreHandle, ThreadRow};
 use rye_agent::thread_id::ThreadId;
 use rye_agent::threads::{
     BackgroundHost, FinishedThread, ProviderBackoff, ResumeOptions, StartedThread, Threads, ThreadsSetup,
     finished_response,
 };
+use rye_agent::views::continue_command;
 use rye_engine::{Code, Engine, EnginePool, Error};
 use serde_json::Value;
 use tokio::runtime::Runtime;
@@ -22,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::approvals::question_lines;
 use super::ask::ApprovalPrompt;
-use super::thread_index::{resume_command, threads_dir};
+use super::thread_index::threads_dir;
 use crate::commands::{CommandContext, CommandError, CommandResult, background};
 use crate::live::format::pluralize;
 use crate::live::renderer::Renderer;
@@ -132,7 +133,7 @@ pub fn drive_with(
     let signal = CancelSignal::default();
     let result = open_threads(&settings, engine, Some(renderer.listener())).and_then(|threads| {
         cancel_threads_on_signals(&signal, &threads, renderer.line_sender());
-        runtime.block_on(async {
+        let driven = runtime.block_on(async {
             let _watching = threads.watch();
             let started = start(&threads, signal.clone()).await?;
             let print_line = renderer.line_sender();
@@ -162,17 +163,28 @@ pub fn drive_with(
                 false => Vec::new(),
             };
             Ok((finished, questions))
+        });
+        driven.map(|(finished, questions)| {
+            let command = command_to_continue(threads.store(), &finished);
+            (finished, questions, command)
         })
     });
     let view = renderer.finish();
-    let (finished, questions) = result?;
+    let (finished, questions, command) = result?;
     if prompt.is_some() && !questions.is_empty() {
         return Err(leave_suspended(output, &finished.thread_id));
     }
     for line in questions.iter().flat_map(question_lines) {
         output.note(line);
     }
-    print_outcome(output, view.as_ref(), &finished)
+    print_outcome(output, view.as_ref(), &finished, &command)
+}
+
+/// The command that lets a suspended thread continue.
+fn command_to_continue(store: &StoreHandle, finished: &FinishedThread) -> String {
+    let (id, outcome) = (&finished.thread_id, &finished.outcome);
+    let reason = outcome.reason.map(|reason| reason.as_str());
+    continue_command(store, id, &finished.directive, reason, Some(&outcome.detail))
 }
 
 /// A thread whose question the person left for later: it waits, and the exit code says so.
@@ -292,7 +304,12 @@ pub fn exit_code(status: ThreadStatus) -> u8 {
 }
 
 /// The end: the result on stdout, and what went wrong with the command that fixes it.
-fn print_outcome(output: Output, view: Option<&ThreadView>, finished: &FinishedThread) -> CommandResult {
+fn print_outcome(
+    output: Output,
+    view: Option<&ThreadView>,
+    finished: &FinishedThread,
+    command: &str,
+) -> CommandResult {
     let outcome = &finished.outcome;
     if output.is_json {
         output.print_json_line(&Value::Object(finished_response(finished)))?;
@@ -321,8 +338,6 @@ fn print_outcome(output: Output, view: Option<&ThreadView>, finished: &FinishedT
     Err(match outcome.status {
         ThreadStatus::Completed | ThreadStatus::Continued => return Ok(()),
         ThreadStatus::Suspended => {
-            let command =
-                resume_command(id, outcome.reason.map(|reason| reason.as_str()), Some(&outcome.detail));
             error(Code::ThreadSuspended, "suspended").hint(format!("to continue: {command}")).into()
         }
         ThreadStatus::Cancelled | ThreadStatus::Killed => {

@@ -11,7 +11,7 @@ use crate::live::format;
 use crate::settings::{self, Settings};
 
 use rye_agent::views::ThreadsPlace;
-pub use rye_agent::views::{INTERRUPTED, ThreadIndex, WAITING, resume_command};
+pub use rye_agent::views::{INTERRUPTED, ThreadIndex, WAITING};
 
 impl ThreadsPlace for Settings {
     fn roots(&self) -> &Roots {

@@ -110,6 +110,7 @@ fn ended_questions_still_need_their_person() {
             status,
             reason: "no".to_owned(),
             spend: crate::money::Nanos(0),
+            tokens: crate::machine::InterruptedTokens::default(),
         });
         play.state.needed_person()
     };

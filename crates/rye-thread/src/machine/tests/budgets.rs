@@ -105,6 +105,7 @@ fn interrupted_waiting_call_is_planned_again() {
     play.apply(ThreadEvent::Interrupted {
         spend: crate::money::Nanos(0),
         spend_at_most: crate::money::Nanos(0),
+        tokens: crate::machine::InterruptedTokens::default(),
         repeatable: Vec::new(),
     });
     assert!(last_call(&mut play).is_some());

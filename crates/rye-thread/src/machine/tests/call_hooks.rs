@@ -237,6 +237,7 @@ fn committed_hook_results_are_not_repeated() {
         ThreadEvent::Interrupted {
             spend: crate::money::Nanos(0),
             spend_at_most: crate::money::Nanos(0),
+            tokens: crate::machine::InterruptedTokens::default(),
             repeatable: vec![0],
         },
     );
@@ -251,6 +252,7 @@ fn committed_hook_results_are_not_repeated() {
         ThreadEvent::Interrupted {
             spend: crate::money::Nanos(0),
             spend_at_most: crate::money::Nanos(0),
+            tokens: crate::machine::InterruptedTokens::default(),
             repeatable: vec![],
         },
     );
@@ -267,6 +269,7 @@ fn interrupted_hook_before_call_blocks_it() {
     play.apply(ThreadEvent::Interrupted {
         spend: crate::money::Nanos(0),
         spend_at_most: crate::money::Nanos(0),
+        tokens: crate::machine::InterruptedTokens::default(),
         repeatable: vec![0],
     });
     assert!(dispatched(&play.drain()).is_empty());

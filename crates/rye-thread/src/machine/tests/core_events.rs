@@ -57,7 +57,12 @@ fn played_events() -> BTreeSet<String> {
     let mut collect = |play: &Harness| events.extend(play.event_types().into_iter().map(str::to_owned));
     for status in [ThreadStatus::Killed, ThreadStatus::Continued] {
         let mut play = Harness::start(TestSpec::default());
-        play.apply(ThreadEvent::Terminated { status, reason: "thread-1".to_owned(), spend: Nanos(0) });
+        play.apply(ThreadEvent::Terminated {
+            status,
+            reason: "thread-1".to_owned(),
+            spend: Nanos(0),
+            tokens: crate::machine::InterruptedTokens::default(),
+        });
         collect(&play);
     }
     let mut play = Harness::start(TestSpec::default());

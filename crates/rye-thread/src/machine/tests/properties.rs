@@ -162,7 +162,7 @@ proptest! {
                 ThreadEvent::Started,
                 callback_event(0),
                 ThreadEvent::BackoffElapsed,
-                ThreadEvent::Interrupted { spend: Nanos(1), spend_at_most: Nanos(1), repeatable: Vec::new() },
+                ThreadEvent::Interrupted { spend: Nanos(1), spend_at_most: Nanos(1), tokens: crate::machine::InterruptedTokens::default(), repeatable: Vec::new() },
                 ThreadEvent::CancelRequested { reason: String::new(), spend: Nanos(1), partial: None },
             ];
             let cost = play.state.cost;

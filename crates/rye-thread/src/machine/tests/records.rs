@@ -35,7 +35,12 @@ fn terminated_thread_says_how_it_ended() {
         let mut play = start();
         play.respond(call_response(&["allowed"]));
         play.drain();
-        play.apply(ThreadEvent::Terminated { status, reason: "thread-1".to_owned(), spend: Nanos(0) });
+        play.apply(ThreadEvent::Terminated {
+            status,
+            reason: "thread-1".to_owned(),
+            spend: Nanos(0),
+            tokens: crate::machine::InterruptedTokens::default(),
+        });
         assert_eq!(play.state.status(), status);
         let types = play.event_types();
         assert_eq!(types[types.len() - 2..], ["tool_call_result", event]);
@@ -46,7 +51,12 @@ fn terminated_thread_says_how_it_ended() {
     }
     let mut play = start();
     let completed = ThreadStatus::Completed;
-    play.apply(ThreadEvent::Terminated { status: completed, reason: String::new(), spend: Nanos(0) });
+    play.apply(ThreadEvent::Terminated {
+        status: completed,
+        reason: String::new(),
+        spend: Nanos(0),
+        tokens: crate::machine::InterruptedTokens::default(),
+    });
     assert_eq!(play.state.status(), ThreadStatus::Running, "it completes only by itself");
 }
 
@@ -57,6 +67,7 @@ fn crash_resume_says_thread_resumed() {
         play.apply(ThreadEvent::Interrupted {
             spend: Nanos(0),
             spend_at_most: Nanos(0),
+            tokens: crate::machine::InterruptedTokens::default(),
             repeatable: Vec::new(),
         });
         play.event_types().contains(&"thread_resumed")

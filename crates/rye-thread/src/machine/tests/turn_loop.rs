@@ -477,7 +477,12 @@ fn crash_repeats_only_repeatable_calls() {
     let effects = crate::machine::step(
         &mut state,
         5_000,
-        ThreadEvent::Interrupted { spend: Nanos(7), spend_at_most: Nanos(7), repeatable: vec![1] },
+        ThreadEvent::Interrupted {
+            spend: Nanos(7),
+            spend_at_most: Nanos(7),
+            tokens: crate::machine::InterruptedTokens::default(),
+            repeatable: vec![1],
+        },
     );
     assert_eq!(dispatched_calls(&effects), [1]);
     let events: Vec<&Effect> =
