@@ -100,13 +100,13 @@ fn from_values(values: &Map<String, Value>) -> Result<ThreadConfig> {
     ThreadConfig::from_values(values).map_err(|errors| check::diagnostics_error(&errors.0))
 }
 
-/// A user's own file whose signature does not hold any more: it may have held a limit or a guard.
+/// The mistake of a user's own file with an invalid signature, which may have set a limit or a guard.
 fn changed_since_signed(id: &ItemId, layer: &ConfigLayer) -> Option<ConfigDiagnostic> {
     let LayerTrust::Invalid(verdict) = layer.trust else { return None };
     let reason = match verdict {
         _ if *layer.located.space() != Space::User => return None,
         TrustVerdict::Tampered => "it was changed since it was signed",
-        _ => "its signature does not count here",
+        _ => "its signature is not accepted here",
     };
     Some(ConfigDiagnostic {
         file: layer.located.path.display().to_string(),

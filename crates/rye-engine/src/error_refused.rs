@@ -6,6 +6,7 @@ use lillux::Fingerprint;
 use rye_item::text::{one_line, shell_word};
 use rye_item::{BundleId, ItemRef, Space};
 use rye_space::Workspace;
+use rye_space::config::sign_command;
 use rye_trust::{TrustReport, TrustVerdict};
 
 use crate::error::{Code, Error};
@@ -112,11 +113,6 @@ pub(crate) fn hints(
         }
         (TrustVerdict::Revoked, _) => vec![signing],
     }
-}
-
-fn sign_command(item: &ItemRef, space: &Space) -> String {
-    let only = if *space == Space::User { " --space user" } else { "" };
-    format!("rye sign {} {}{only}", item.item_type, item.id)
 }
 
 /// How to let a signer vouch for more than one item, and for how much.

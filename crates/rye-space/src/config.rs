@@ -30,6 +30,24 @@ pub struct IgnoredSetting {
     pub position: Option<SourcePosition>,
     /// Why.
     pub reason: String,
+    /// The config that the file is a layer of.
+    #[serde(skip)]
+    pub item: ItemRef,
+}
+
+impl IgnoredSetting {
+    /// The command that signs the file.
+    #[must_use]
+    pub fn sign_command(&self) -> String {
+        sign_command(&self.item, &self.space)
+    }
+}
+
+/// The command that signs an item of a space.
+#[must_use]
+pub fn sign_command(item: &ItemRef, space: &Space) -> String {
+    let only = if *space == Space::User { " --space user" } else { "" };
+    format!("rye sign {} {}{only}", item.item_type, item.id)
 }
 
 /// A config after all layers.
@@ -124,7 +142,12 @@ pub fn load(
     merged.ignored.extend(unreadable);
     for layer in &layers {
         if let LayerTrust::OutOfScope(reason) = layer.trust {
-            merged.ignored.push(whole_file(layer.located.space(), &layer.located.path, reason.to_owned()));
+            merged.ignored.push(whole_file(
+                item,
+                layer.located.space(),
+                &layer.located.path,
+                reason.to_owned(),
+            ));
             continue;
         }
         apply(&mut merged, &layer.located, schema, layer.trust);
@@ -132,7 +155,7 @@ pub fn load(
             let extension = &layer.located.extension;
             let reason =
                 format!("it is read, but this place is old: move it to `.ai/config/{}{extension}`", item.id);
-            merged.flat_files.push(whole_file(layer.located.space(), &layer.located.path, reason));
+            merged.flat_files.push(whole_file(item, layer.located.space(), &layer.located.path, reason));
         }
     }
     if let Some((_, candidate)) = flat_candidate(spaces, item, &Space::User) {
@@ -140,7 +163,7 @@ pub fn load(
             "it is not read in user space: move it to `.ai/config/{}{}`",
             item.id, candidate.extension
         );
-        merged.flat_files.push(whole_file(&candidate.space, &candidate.path, reason));
+        merged.flat_files.push(whole_file(item, &candidate.space, &candidate.path, reason));
     }
     (merged, layers)
 }
@@ -171,7 +194,9 @@ pub fn layers(
                 let trust = layer_trust(&located, spaces, context);
                 layers.push(ConfigLayer { located, trust, is_flat: config_item != item });
             }
-            Err(error) => unreadable.push(whole_file(&candidate.space, &candidate.path, error.to_string())),
+            Err(error) => {
+                unreadable.push(whole_file(item, &candidate.space, &candidate.path, error.to_string()));
+            }
         }
     }
     // What a bundle brought into project or user space never overrides what the user set.
@@ -184,8 +209,9 @@ pub fn layers(
 }
 
 /// A word about a file as a whole.
-fn whole_file(space: &Space, path: &Path, reason: String) -> IgnoredSetting {
+fn whole_file(item: &ItemRef, space: &Space, path: &Path, reason: String) -> IgnoredSetting {
     IgnoredSetting {
+        item: item.clone(),
         key: "*".to_owned(),
         space: space.clone(),
         path: path.to_owned(),
@@ -229,7 +255,9 @@ pub fn configs_for_flat_file(spaces: &Spaces, id: &ItemId) -> Vec<ItemId> {
 fn apply(merged: &mut MergedConfig, layer: &ItemFile, rules: Option<&ConfigSchema>, trust: LayerTrust) {
     let space = layer.space().clone();
     let parsed = layer.parsed();
+    let item = layer.item_ref();
     let ignore = |key: String, position: Option<SourcePosition>, reason: String| IgnoredSetting {
+        item: item.clone(),
         key,
         space: space.clone(),
         path: layer.path.clone(),
@@ -245,10 +273,11 @@ fn apply(merged: &mut MergedConfig, layer: &ItemFile, rules: Option<&ConfigSchem
     for (path, value) in flatten(&Value::Object(settings), rules) {
         let key = path.join(".");
         let position = parsed.positions.get(&key).copied();
-        match check_key(&path, &value, &space, trust, rules, merged) {
+        match check_key(&path, &value, layer, trust, rules, merged) {
             Ok(should_be_signed) => {
                 if should_be_signed {
-                    let reason = "this should be signed: read it, then `rye sign config ID`".to_owned();
+                    let reason =
+                        format!("this should be signed: read it, then `{}`", sign_command(item, &space));
                     merged.unsigned.push(ignore(key.clone(), position, reason));
                 }
                 merged.origins.retain(|known, _| !known.starts_with(&path));
@@ -284,11 +313,13 @@ fn layer_trust(layer: &ItemFile, spaces: &Spaces, context: TrustContext<'_>) -> 
 fn check_key(
     path: &[String],
     value: &Value,
-    space: &Space,
+    layer: &ItemFile,
     trust: LayerTrust,
     schema: Option<&ConfigSchema>,
     merged: &MergedConfig,
 ) -> Result<bool, String> {
+    let space = layer.space();
+    let sign_command = || sign_command(layer.item_ref(), space);
     let access = match schema {
         Some(schema) => schema.access(path).ok_or_else(|| "unknown setting".to_owned())?,
         None => SettingAccess::default(),
@@ -317,7 +348,7 @@ fn check_key(
         (_, LayerTrust::Trusted | LayerTrust::FromBundle) => Ok(false),
         (_, _) if is_safe => Ok(false),
         (Space::User, LayerTrust::Unsigned) if access.must_be_signed => {
-            Err("only used in a signed file: read it, then `rye sign config ID`".to_owned())
+            Err(format!("only used in a signed file: read it, then `{}`", sign_command()))
         }
         (Space::User, LayerTrust::Unsigned) => Ok(true),
         (_, LayerTrust::NotApproved) => {
@@ -325,9 +356,24 @@ fn check_key(
         }
         (_, LayerTrust::Unsigned) => Err("only used in a file signed by a key you trust".to_owned()),
         (Space::Project, LayerTrust::Invalid(verdict @ TrustVerdict::Untrusted)) => {
-            Err(format!("the file is {}: `rye join` shows who signed it", verdict.as_str()))
+            Err(format!("{}: `rye join` shows who signed it", invalid_reason(verdict)))
         }
-        (_, LayerTrust::Invalid(verdict)) => Err(format!("the file is {}", verdict.as_str())),
+        (Space::User, LayerTrust::Invalid(verdict)) => {
+            Err(format!("{}: read it, then `{}`", invalid_reason(verdict), sign_command()))
+        }
+        (_, LayerTrust::Invalid(verdict)) => Err(invalid_reason(verdict).to_owned()),
+    }
+}
+
+/// Why a file's signature is not accepted.
+fn invalid_reason(verdict: TrustVerdict) -> &'static str {
+    match verdict {
+        TrustVerdict::Tampered => "the file was changed since it was signed",
+        TrustVerdict::Misplaced => "the file was signed as another item",
+        TrustVerdict::Untrusted => "the file is signed by a key you do not trust",
+        TrustVerdict::Revoked => "the key that signed the file is revoked",
+        TrustVerdict::Partial => "the signature covers only a part of the file",
+        TrustVerdict::Unsigned | TrustVerdict::Full => "the file's signature is not accepted here",
     }
 }
 

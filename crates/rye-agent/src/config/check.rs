@@ -34,8 +34,10 @@ pub(super) fn diagnostics_error(diagnostics: &[ConfigDiagnostic]) -> Error {
         })
         .collect();
     let message = format!("the configuration of threads has {count} {plural}: {}", lines.join("; "));
+    let name = diagnostics.first().and_then(|mistake| Path::new(&mistake.file).file_stem());
+    let id = name.map_or_else(|| "ID".to_owned(), |name| format!("agent/{}", name.to_string_lossy()));
     Error {
-        hints: vec!["correct the file, and sign it again: rye sign config ID".to_owned()],
+        hints: vec![format!("correct the file, and sign it again: rye sign config {id}")],
         ..config_error(message)
     }
     .detail("problems", problems)

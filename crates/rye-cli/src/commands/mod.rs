@@ -167,8 +167,9 @@ impl CommandContext {
             let keys = workspace.settings.unsigned.iter().map(|unsigned| format!("`{}`", unsigned.key));
             let keys = rye_item::text::one_line(&keys.collect::<Vec<_>>().join(", "));
             self.output.warn(format_args!(
-                "{keys} in {} config is used, but should be signed: read it, then rye sign config config",
-                first.space
+                "{keys} in {} config is used, but should be signed: read it, then {}",
+                first.space,
+                first.sign_command()
             ));
         }
     }

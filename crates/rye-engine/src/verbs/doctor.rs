@@ -355,9 +355,9 @@ fn check_config(engine: &Engine, verification: &verify::VerifyReport, findings: 
             )
             .path(&ignored.path)
             .remedy(if is_foreign(engine, verification, &ignored.path) {
-                "see who signed it, and what joining the project allows: rye join"
+                "see who signed it, and what joining the project allows: rye join".to_owned()
             } else {
-                "correct or remove it; or read the file, then sign it: rye sign config ID"
+                format!("correct or remove it; or read the file, then sign it: {}", ignored.sign_command())
             });
     }
     for flat in &response.misplaced {
@@ -367,9 +367,10 @@ fn check_config(engine: &Engine, verification: &verify::VerifyReport, findings: 
             .add("config", Severity::Info, format!("`{file_name}` in {} config: {}", flat.space, flat.reason))
             .path(&flat.path)
             .remedy(if is_foreign(engine, verification, &flat.path) {
-                "ask its author to move it"
+                "ask its author to move it".to_owned()
             } else {
-                "move it; if it is signed, change its `category` and sign it again: rye sign config ID"
+                let command = flat.sign_command();
+                format!("move it; if it is signed, change its `category` and sign it again: {command}")
             });
     }
     for unsigned in &response.unsigned {
@@ -380,7 +381,7 @@ fn check_config(engine: &Engine, verification: &verify::VerifyReport, findings: 
                 format!("`{}` in {} config is used, but should be signed", unsigned.key, unsigned.space),
             )
             .path(&unsigned.path)
-            .remedy("read it, then sign it: rye sign config ID");
+            .remedy(format!("read it, then sign it: {}", unsigned.sign_command()));
     }
 }
 
