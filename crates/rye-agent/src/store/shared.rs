@@ -48,7 +48,11 @@ pub struct SharedStoreConfig {
 pub fn may_be_shared(roots: &Roots) -> bool {
     let path = roots.user_ai().join("config/config.yaml");
     let read = lillux::file::read_bounded(&path, MAX_CONFIG_BYTES);
-    read.is_ok_and(|(bytes, _)| bytes.windows(7).any(|word| word == b"threads"))
+    match read {
+        // A key may be written with escapes.
+        Ok((bytes, _)) => bytes.contains(&b'\\') || bytes.windows(7).any(|word| word == b"threads"),
+        Err(error) => !error.is_absent(),
+    }
 }
 
 impl SharedStoreConfig {
@@ -68,7 +72,7 @@ impl SharedStoreConfig {
             let message = format!("the setting `{}` is not used: {}", one_line(&ignored.key), ignored.reason);
             return Err(Error::new(Code::StoreUnusable, message)
                 .detail("path", ignored.path.display().to_string())
-                .hint("read it, then: rye sign config config"));
+                .hint(format!("read it, then: {}", ignored.sign_command())));
         }
         match settings.get(STORE_SETTING).and_then(Value::as_str) {
             None | Some("") => Ok(None),
@@ -176,7 +180,16 @@ impl SharedStoreConfig {
             retry_for: DEFAULT_RETRY_FOR,
             origin: origin_of(place),
         };
-        let store: Arc<dyn ThreadStore> = Arc::new(PostgresStore::open(options)?);
+        let opened = PostgresStore::open(options).map_err(|error| {
+            let mut error = Error::from(error);
+            error.hints.retain(|hint| hint != "rye doctor");
+            error.hint(format!(
+                "the store `{}` is {}: rye doctor --store",
+                one_line(&self.name),
+                self.address()
+            ))
+        });
+        let store: Arc<dyn ThreadStore> = Arc::new(opened?);
         Ok(StoreHandle::from(store))
     }
 

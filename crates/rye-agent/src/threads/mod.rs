@@ -60,8 +60,8 @@ use crate::rolling::RollingBudgets;
 use crate::spec::ThreadSpec;
 use crate::status::ThreadStatus;
 use crate::store::{
-    ColumnSpec, IndexSpec, LedgerRules, LedgerSpec, OpenedStore, Owner, PruneOptions, StoreHandle,
-    ThreadSecret, ThreadStore, current_owner, open_configured,
+    ColumnSpec, IndexSpec, LedgerRules, LedgerSpec, OpenedStore, Owner, PruneOptions, SharedStoreConfig,
+    StoreHandle, ThreadSecret, ThreadStore, current_owner, open_configured,
 };
 use crate::thread_id::ThreadId;
 use crate::transcript::TranscriptSigner;
@@ -195,6 +195,10 @@ impl Threads {
         let engine = (setup.engine)()?;
         let (preparer, config) =
             ThreadPreparer::open(Arc::clone(&setup.engine), setup.environment.clone(), &engine)?;
+        if setup.worker.is_none() {
+            // Settings that are refused leave nothing behind.
+            SharedStoreConfig::current(&engine)?;
+        }
         let keys = engine.workspace.roots.signing_keys.clone();
         let secret = ThreadSecret::load_or_create(&keys)?;
         let clock = Arc::clone(&setup.clock);

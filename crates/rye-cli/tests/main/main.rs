@@ -84,6 +84,7 @@ mod run_environment;
 mod run_folders;
 mod schedules;
 mod search_questions;
+mod shared_store_settings;
 mod sign_checks;
 mod sign_consent;
 mod spaces;
