@@ -352,7 +352,8 @@ impl AnthropicParser {
         delta: &JsonRef<'_>,
         response: &mut ResponseBuilder<'_>,
     ) -> Result<(), ResponseParseError> {
-        let unknown_block = || ResponseParseError::protocol("a piece came for a block that never began");
+        let unknown_block =
+            || ResponseParseError::protocol("the answer continues a content block that was not started");
         let block = self.blocks.get_mut(&index).ok_or_else(unknown_block)?;
         match delta.text_at("type") {
             Some("text_delta") => {

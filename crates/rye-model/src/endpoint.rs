@@ -192,7 +192,7 @@ impl ModelEndpoint {
         };
         let whole: JsonRef<'_> = serde_json::from_slice(&bytes).map_err(no_json)?;
         parser.parse_response(&whole, builder).map_err(|fault| self.parse_error(fault))?;
-        builder.check_length()
+        builder.length_error().map_or(Ok(()), Err)
     }
 
     async fn parse_stream(
@@ -228,7 +228,9 @@ impl ModelEndpoint {
                         is_declined: failure.is_declined && is_first,
                         ..failure
                     })?;
-                    builder.check_length()?;
+                    if let Some(error) = builder.length_error() {
+                        return Err(error);
+                    }
                     is_first = false;
                 }
             }

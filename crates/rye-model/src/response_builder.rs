@@ -132,14 +132,11 @@ impl<'a> ResponseBuilder<'a> {
         }
     }
 
-    /// Refuses an answer that is longer than was asked for: what came before that is kept.
-    pub(crate) fn check_length(&self) -> Result<(), ModelError> {
-        if !self.is_too_long {
-            return Ok(());
-        }
+    /// The error of an answer that is longer than was asked for: what came before that is kept.
+    pub(crate) fn length_error(&self) -> Option<ModelError> {
         let (bytes, tokens) = (max_bytes(self.request), self.request.max_output_tokens);
         let message = format!("the answer was cut off after {bytes} bytes: {tokens} tokens were asked for");
-        Err(ModelError::after_send("AnswerTooLong", message))
+        self.is_too_long.then(|| ModelError::after_send("AnswerTooLong", message))
     }
 
     /// As much of a piece as may still come.

@@ -248,7 +248,7 @@ fn invalid_stream_json_keeps_partial_response() {
     let failure = error_for("anthropic", true, event_stream(orphan_delta));
     assert_eq!(
         (failure.kind.as_str(), failure.message.as_str()),
-        ("ProtocolError", "a piece came for a block that never began")
+        ("ProtocolError", "the answer continues a content block that was not started")
     );
 }
 
