@@ -31,7 +31,9 @@ use rye_store_sqlite::SqliteStore;
 pub use rye_store_sqlite::{
     ColumnSpec, DATABASE, IndexSpec, LedgerSpec, SystemProbe, ThreadSecret, current_owner, is_owner_gone,
 };
-pub use rye_store_sqlite::{StoreCondition, inspect as inspect_store, replace_database, thread_folders};
+pub use rye_store_sqlite::{
+    StoreCondition, check_rolling_budgets, inspect as inspect_store, replace_database, thread_folders,
+};
 
 pub use shared::{SHARED_LEASE_MS, SharedStoreConfig, key_text, may_be_shared};
 

@@ -258,6 +258,14 @@ pub fn rolling_usage(
     Ok(rolling::read_usage(&signing_keys.join(rolling::ROLLING_DATABASE), budgets)?)
 }
 
+/// Checks that what was spent of budgets of a day or a month can be read.
+///
+/// # Errors
+/// When it is lost or damaged.
+pub fn check_rolling_budgets(signing_keys: &Path) -> Result<(), ThreadStoreError> {
+    Ok(rolling::check(&signing_keys.join(rolling::ROLLING_DATABASE))?)
+}
+
 fn writer_gone_error() -> ThreadStoreError {
     ThreadStoreError::Failed("its writer has ended".to_owned())
 }

@@ -232,6 +232,14 @@ pub(super) fn read_usage(path: &Path, budgets: &[RollingBudget]) -> Result<Vec<R
     read().map_err(|error| database_error(path, &error))
 }
 
+/// Whether the sums are there, if there ever were any.
+pub(super) fn check(path: &Path) -> Result<(), DbError> {
+    match path.exists() || path.with_file_name(MARKER).exists() {
+        true => open(path).map(drop).map_err(|error| database_error(path, &error)),
+        false => Ok(()),
+    }
+}
+
 /// The error with the database it is about: it is not the store's own.
 fn database_error(path: &Path, error: &DbError) -> DbError {
     let error = ThreadStoreError::from(error.clone());

@@ -134,7 +134,7 @@ impl ThreadSpec {
 /// | 2 | hooks around calls; prompts are estimated where their bound does not fit; calls wait for money that is only reserved; `content_redacted`; exhausted retries suspend with the reason `provider`; a tier falls back to its next model |
 /// | 3 | hooks of directives and projects do nothing that a person is asked about; a hook fails whose answer isn't an object; conditions and rules of risk that name one id of a tool mean its other id too |
 /// | 4 | a hook before a call fails that answers with a failure |
-/// | 5 | what is reserved for an estimated prompt is the most that the estimate allows for; `thread_resumed` says what a call was charged that a crash interrupted |
+/// | 5 | what is reserved for an estimated prompt is the most that the estimate allows for; `thread_resumed` says what a call was charged that a crash interrupted; tokens of calls that were broken off count |
 pub const MACHINE_REVISION: u32 = 5;
 
 /// What threads of one directive under one configuration share.

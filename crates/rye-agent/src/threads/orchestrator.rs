@@ -279,7 +279,7 @@ impl Orchestrator {
                 usize::try_from(quorum)
                     .ok()
                     .filter(|quorum| (1..=ids.len()).contains(quorum))
-                    .ok_or_else(|| invalid(format!("`quorum` is a number from 1 to {}", ids.len())))?
+                    .ok_or_else(|| invalid(quorum_message(ids.len())))?
             }
             other => {
                 let other = rye_item::text::one_line(other);
@@ -331,4 +331,11 @@ fn parse_timeout(params: &Map<String, Value>) -> Result<Option<Duration>> {
 /// How long to wait when the call does not say.
 pub(super) fn default_wait_timeout(config: &ThreadConfig) -> Duration {
     Duration::from_millis(config.wait_timeout_ms())
+}
+
+fn quorum_message(count: usize) -> String {
+    match count {
+        1 => "`quorum` is 1 where one thread is waited for".to_owned(),
+        _ => format!("`quorum` is a number from 1 to {count}"),
+    }
 }

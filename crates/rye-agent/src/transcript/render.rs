@@ -82,6 +82,21 @@ fn render_event(event: &TranscriptEvent, turn: &mut u64) -> String {
             format!("\n### Tool: {}\n\n{}", single_line(text("tool")), code_fence("json", &input))
         }
         "tool_call_result" => render_result(&event.payload),
+        "tool_call_changed" => {
+            let arguments = truncate_values(&event.payload["arguments"]);
+            let arguments = serde_json::to_string_pretty(&arguments).unwrap_or_default();
+            let fence = code_fence("json", &arguments);
+            format!("\n### Arguments changed by hook {}\n\n{fence}", single_line(text("hook")))
+        }
+        "tool_result_changed" => {
+            let hook = single_line(text("hook"));
+            let (word, result) = match event.payload.get("error").and_then(Value::as_str) {
+                Some(error) => ("withheld", error),
+                None => ("replaced", text("output")),
+            };
+            let fence = code_fence("", &truncate(result, MAX_RESULT_CHARS));
+            format!("\n### Result {word} by hook {hook}\n\n{fence}")
+        }
         _ => String::new(),
     }
 }

@@ -338,6 +338,9 @@ fn page_renders_turns_tools_and_cost() {
             json!({"output": "{\"data\":{\"stdout\":\"a ``` b\",\"stderr\":\"bad\"}}"}),
         ),
         event("tool_call_result", json!({"error": "denied"})),
+        event("tool_call_changed", json!({"hook": "scrub", "arguments": {"path": "notes.txt"}})),
+        event("tool_result_changed", json!({"hook": "scrub", "output": "clean"})),
+        event("tool_result_changed", json!({"hook": "scrub", "error": "not for models"})),
     ];
     let cost = Cost {
         turns: 1,
@@ -357,6 +360,9 @@ fn page_renders_turns_tools_and_cost() {
         "… (600 bytes in all)",
         "### Result\n\n````\na ``` b\n[stderr] bad\n````\n",
         "### Error\n\n```\ndenied\n```\n",
+        "### Arguments changed by hook scrub\n\n```json\n{\n  \"path\": \"notes.txt\"\n}\n```\n",
+        "### Result replaced by hook scrub\n\n```\nclean\n```\n",
+        "### Result withheld by hook scrub\n\n```\nnot for models\n```\n",
         "**Completed** -- 1 turn, 5 tokens, $0.0015, 1.2s\n",
     ] {
         assert!(page.contains(part), "{part} is not in\n{page}");

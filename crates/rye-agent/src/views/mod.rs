@@ -32,7 +32,7 @@ pub use schedules::{ScheduleRow, schedule_rows};
 pub use spending::{SpendingReport, SpendingSum, parse_since};
 pub use start::{start_value, turn_values, usage_value};
 pub use text::truncate;
-pub use thread_index::{FORGED, INTERRUPTED, ThreadIndex, ThreadsPlace, WAITING};
+pub use thread_index::{FORGED, INTERRUPTED, ThreadIndex, ThreadsPlace, WAITING, is_listed_status};
 pub use thread_value::thread_value;
 pub use timeline::timeline_value;
 pub use tree::{TreeRow, tree_rows};

@@ -34,6 +34,12 @@ pub const WAITING: &str = "waiting";
 /// What a thread is called whose process is gone.
 pub const INTERRUPTED: &str = "interrupted";
 
+/// Whether a list can be asked for threads that stand so.
+#[must_use]
+pub fn is_listed_status(word: &str) -> bool {
+    matches!(word, FORGED | WAITING | INTERRUPTED) || ThreadStatus::parse(word).is_some()
+}
+
 /// The share of its money, in hundredths, from which on a thread is short of it.
 const LOW_BUDGET_PERCENT: u128 = 80;
 

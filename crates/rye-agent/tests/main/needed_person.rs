@@ -220,7 +220,7 @@ async fn continuations_keep_inherited_hooks() {
     assert!(!space.world.project().join("w.txt").exists());
 }
 
-/// A program is told that it may not raise a limit: nothing goes on with less than it asked for.
+/// A program that raises a limit on resume is refused, and the thread stays suspended.
 #[tokio::test]
 async fn programs_raise_no_limit_on_resume() {
     let model = FakeModel::start(|seen| match seen.tool_results {
@@ -252,7 +252,7 @@ async fn programs_raise_no_limit_on_resume() {
     assert!(message.contains("a new thread has none to raise"), "{message}");
 }
 
-/// The command that was to end a thread with a no was killed in between: whoever resumes the thread ends it.
+/// A denial was to end a thread, and its command was killed: the next resume ends the thread.
 #[tokio::test]
 async fn denial_that_ends_a_thread_is_kept() {
     let model = FakeModel::start(asking_reply);

@@ -213,6 +213,7 @@ pub fn doctor(context: &CommandContext, is_store_only: bool) -> CommandResult {
         let mut bar = context.output.progress("looking");
         report = doctor::doctor(&context.engine, &mut |done, total| bar.update(done, total));
         report.extend(super::threads::check_store(context));
+        report.extend(super::threads::check_budgets(context));
     }
     report.extend(super::threads::check_shared_store(context, is_store_only));
     if !context.output.is_json {

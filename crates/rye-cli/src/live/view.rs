@@ -8,10 +8,11 @@ use rye_agent::money::Nanos;
 use rye_agent::threads::NO_MODEL_NOTE;
 use serde_json::Value;
 
-use super::format::{
-    error_message, format_arguments, format_count, format_duration, format_money, pluralize, truncate,
-};
+use self::calls::Calls;
+use super::format::{format_count, format_duration, format_money, pluralize, truncate};
 use crate::output::{DIM, ERROR, NAME, SUCCESS, WARNING, paint};
+
+mod calls;
 
 /// The longest arguments, and the longest reason of a failure, on a line.
 const MAX_TEXT_LENGTH: usize = 60;
@@ -57,34 +58,9 @@ struct ThreadProgress {
     spend: Nanos,
     max_turns: Option<u64>,
     max_spend: Option<Nanos>,
-    running_calls: Vec<Call>,
+    calls: Calls,
     is_thinking: bool,
     has_ended: bool,
-}
-
-/// A call that has not come back.
-#[derive(Debug)]
-struct Call {
-    id: String,
-    tool: String,
-    arguments: String,
-}
-
-impl Call {
-    /// As the model made it. A call of a primary action is shown with the item it names.
-    fn new(payload: &Value) -> Self {
-        let of = |key: &str| payload.get(key).and_then(Value::as_str).unwrap_or_default();
-        let input = payload.get("input").unwrap_or(&Value::Null);
-        let tool = truncate(of("tool"), MAX_TEXT_LENGTH);
-        let (tool, input) = match input.get("item_id").and_then(Value::as_str) {
-            Some(item) if tool.starts_with("rye_") => {
-                let inner = input.get("parameters").filter(|inner| inner.is_object());
-                (format!("{tool} {}", truncate(item, MAX_TEXT_LENGTH)), inner.unwrap_or(&Value::Null))
-            }
-            _ => (tool, input),
-        };
-        Self { id: of("call_id").to_owned(), tool, arguments: format_arguments(input, MAX_TEXT_LENGTH) }
-    }
 }
 
 impl ThreadView {
@@ -106,6 +82,23 @@ impl ThreadView {
         self.root = Some(thread.to_owned());
         let progress = self.threads.entry(thread.to_owned()).or_default();
         (progress.turns, progress.tokens, progress.spend) = (turns, tokens, spend);
+    }
+
+    /// The calls that had not come back when it stopped, of what its transcript says before the first event that is shown.
+    pub fn add_running_calls<'a>(
+        &mut self,
+        thread: &str,
+        events: impl IntoIterator<Item = (&'a str, &'a Value)>,
+    ) {
+        let calls = &mut self.threads.entry(thread.to_owned()).or_default().calls;
+        for (kind, payload) in events {
+            match kind {
+                "tool_call_start" => calls.start(payload),
+                "tool_call_result" => drop(calls.finish(payload)),
+                "tool_call_changed" => drop(calls.hook_change(kind, payload)),
+                _ => {}
+            }
+        }
     }
 
     /// A thread below it, so many levels down.
@@ -221,15 +214,28 @@ impl ThreadView {
             }
             "tool_call_start" => {
                 lines.extend(self.flush_pending());
-                let call = Call::new(payload);
-                self.threads.entry(thread).or_default().running_calls.push(call);
+                self.threads.entry(thread).or_default().calls.start(payload);
             }
             "tool_call_result" => {
-                if let Some(line) = self.on_tool_result(&thread, payload)
-                    && (is_root || self.options.show_inner_calls)
-                {
-                    lines.push(line);
+                let progress = self.threads.entry(thread).or_default();
+                let line = progress.calls.finish(payload);
+                if is_root || self.options.show_inner_calls {
+                    lines.push(format!("{}{line}", "  ".repeat(progress.depth)));
                 }
+            }
+            "tool_call_changed" | "tool_result_changed" => {
+                let progress = self.threads.entry(thread).or_default();
+                let line = progress.calls.hook_change(kind, payload);
+                if is_root || self.options.show_inner_calls {
+                    lines.push(format!("{}{line}", "  ".repeat(progress.depth)));
+                }
+            }
+            "budget_waiting" => {
+                if is_root {
+                    lines.extend(self.flush_stream());
+                }
+                let depth = self.threads.get(&thread).map_or(0, |progress| progress.depth);
+                lines.push(format!("{}{}", "  ".repeat(depth), calls::budget_wait(&thread, payload)));
             }
             // What the model itself was refused is reported with its call.
             "permission_denied" if of("asker") == "tool" && (is_root || self.options.show_inner_calls) => {
@@ -331,6 +337,7 @@ impl ThreadView {
         let is_partial = payload.get("is_partial").and_then(Value::as_bool).unwrap_or(false);
         let progress = self.threads.entry(thread.to_owned()).or_default();
         progress.is_thinking = false;
+        progress.calls.forget_finished();
         progress.turns += u64::from(!is_partial);
         progress.tokens =
             progress.tokens.saturating_add(number("input_tokens")).saturating_add(number("output_tokens"));
@@ -370,28 +377,6 @@ impl ThreadView {
         rest
     }
 
-    /// A call has come back.
-    fn on_tool_result(&mut self, thread: &str, payload: &Value) -> Option<String> {
-        let progress = self.threads.get_mut(thread)?;
-        let id = payload.get("call_id").and_then(Value::as_str).unwrap_or_default();
-        let call = match progress.running_calls.iter().position(|call| call.id == id) {
-            Some(index) => progress.running_calls.remove(index),
-            // It was begun before a crash, by another process.
-            None => Call { id: id.to_owned(), tool: "earlier call".to_owned(), arguments: String::new() },
-        };
-        let elapsed = format_duration(payload.get("duration_ms").and_then(Value::as_u64).unwrap_or(0));
-        let failed = payload.get("error").map(|error| match error {
-            Value::String(text) => error_message(text, 2 * MAX_TEXT_LENGTH),
-            other => truncate(&other.to_string(), 2 * MAX_TEXT_LENGTH),
-        });
-        let mark = if failed.is_some() { paint(ERROR, "✗") } else { paint(SUCCESS, "✓") };
-        let mut parts = vec![paint(NAME, &call.tool)];
-        parts.extend(Some(call.arguments).filter(|arguments| !arguments.is_empty()));
-        parts.push(paint(DIM, elapsed));
-        parts.extend(failed.map(|failed| paint(WARNING, failed)));
-        Some(format!("{}{mark} {}", "  ".repeat(progress.depth), parts.join(" · ")))
-    }
-
     /// A thread has ended or stopped.
     fn on_thread_end(
         &mut self,
@@ -406,7 +391,7 @@ impl ThreadView {
         }
         let progress = self.threads.entry(thread.to_owned()).or_default();
         progress.has_ended = true;
-        progress.running_calls.clear();
+        progress.calls.clear();
         let status = event_type.strip_prefix("thread_").unwrap_or(event_type);
         let (mark, style) = status_mark(status);
         let cost = payload.get("cost");
@@ -466,7 +451,7 @@ impl ThreadView {
             .threads
             .values()
             .filter(|progress| !progress.has_ended)
-            .flat_map(|progress| progress.running_calls.iter().map(|call| call.tool.as_str()))
+            .flat_map(|progress| progress.calls.running_tools())
             .collect();
         match running.as_slice() {
             [] if root.is_some_and(|root| root.is_thinking) => parts.push("the model answers".to_owned()),

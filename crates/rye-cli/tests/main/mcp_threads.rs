@@ -45,7 +45,7 @@ fn thread_directive_works_for_an_mcp_client() {
     let user = User::initialized();
     write_note_directive(&user);
     let mut client = Client::connect(&user);
-    client.call_error("rye_execute", tool(ORCHESTRATOR, json!({"operation": "list_active"})), "RYE0801");
+    client.call_error("rye_execute", tool(ORCHESTRATOR, json!({"operation": "list_active"})), "RYE1114");
     let done = client.call("rye_execute", tool(THREAD_DIRECTIVE, json!({"directive_name": "team/note"})));
     assert_eq!(done["data"]["status"], "completed", "{done}");
     let id = text(&done["data"]["thread_id"]);

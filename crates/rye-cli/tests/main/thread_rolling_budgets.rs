@@ -85,6 +85,8 @@ fn lost_sums_are_not_forgotten() {
         );
         let shown = user.run(["thread", "cost", "--since", "today"]);
         assert_ne!(shown.exit, 0, "{shown}");
+        let checked = user.run(["doctor"]);
+        assert!(checked.exit != 0 && checked.stdout.contains("✗ budgets"), "{checked}");
     }
     assert_eq!(model.count(), 1);
     let _ = std::fs::remove_file(&database);

@@ -202,6 +202,7 @@ fn list_is_filtered_and_paged() {
     ] {
         assert_eq!(client.data(&format!("/threads?{query}"))["total"], count, "{query}");
     }
+    client.get("/threads?status=completed,asleep").assert_refused(400, "RYE0104");
 }
 
 fn question(client: &UiClient) -> Value {

@@ -9,8 +9,8 @@ use rye_agent::thread_id::ThreadId;
 use rye_agent::transcript::{self, PageHeader, TranscriptPosition};
 use rye_agent::views::{
     CostGrouping, CostReport, LiveFilter, ROW_COLUMNS, SpendingReport, ThreadIndex, ThreadsPlace, TreeRow,
-    check_thread, detail_value, parse_since, question_value, start_value, timeline_value, tree_rows,
-    turn_values, usage_value, workers_value,
+    check_thread, detail_value, is_listed_status, parse_since, question_value, start_value, timeline_value,
+    tree_rows, turn_values, usage_value, workers_value,
 };
 use rye_engine::{Code, Error, Result};
 use serde_json::{Value, json};
@@ -71,8 +71,13 @@ fn list_rows(state: &UiInner, query: Option<&str>) -> Result<Response> {
     let known = ["status", "directive", "q", "roots", "attention", "limit", "after"];
     let parameters = Parameters::parse(query, &known)?;
     let statuses = parameters.text("status").into_iter().flat_map(|text| text.split(','));
+    let statuses: Vec<String> = statuses.filter(|word| !word.is_empty()).map(str::to_owned).collect();
+    if let Some(unknown) = statuses.iter().find(|word| !is_listed_status(word)) {
+        let message = format!("unknown status `{}`", rye_item::text::one_line(unknown));
+        return Err(Error::new(Code::InvalidArgument, message).hint("docs/ui/openapi.yaml names each status"));
+    }
     let filter = LiveFilter {
-        statuses: statuses.map(str::to_owned).collect(),
+        statuses,
         directive: parameters.text("directive").map(str::to_owned),
         text: parameters.text("q").map(str::to_lowercase),
         is_root: parameters.flag("roots", false)?,

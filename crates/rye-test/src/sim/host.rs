@@ -41,7 +41,7 @@ const QUEUE_TIMEOUT_MS: u64 = 300_000;
 const SPAWN_CAPS: SpawnCaps = SpawnCaps {
     spawns: Some(4),
     depth: None,
-    concurrent_children: Some(2),
+    concurrent_children: Some(1),
     total_threads: Some(8),
     queues_children: true,
 };

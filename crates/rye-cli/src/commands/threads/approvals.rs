@@ -126,7 +126,7 @@ fn answer_approval(
         questions.extend(open.approvals.iter().filter(|question| question.thread == row.id).cloned());
         // Suspended for a person's word without a question: continuing is the answer.
         if questions.is_empty() && row.status == ThreadStatus::Suspended && is_approved {
-            return resume_here(context, &row, limit_changes, arguments.message.clone());
+            return resume_here(context, &index, &row, limit_changes, arguments.message.clone());
         }
         if questions.is_empty() && row.status == ThreadStatus::Suspended && end_thread {
             let reason = denial_reason(&context.settings.owner, arguments.message.as_deref());
@@ -192,7 +192,7 @@ fn answer_approval(
         context.print_if_json(Some("thread"), None, &data)?;
         return Ok(());
     }
-    resume_here(context, &row, Map::new(), None)
+    resume_here(context, &index, &row, Map::new(), None)
 }
 
 /// Whether a process that runs a thread above this one takes it up: its tree continues there.
@@ -225,6 +225,7 @@ fn print_resumed_elsewhere(context: &CommandContext, row: &ThreadRow) {
 /// Continues with it here.
 fn resume_here(
     context: CommandContext,
+    index: &ThreadIndex,
     row: &ThreadRow,
     limits: Map<String, Value>,
     message: Option<String>,
@@ -233,7 +234,7 @@ fn resume_here(
         ResumeOptions { limits, message, by: context.settings.owner.clone(), ..ResumeOptions::default() };
     let id = row.id.clone();
     let output = context.output;
-    let result = runner::drive(context, resume_view(row), async move |threads, signal| {
+    let result = runner::drive(context, resume_view(index, row), async move |threads, signal| {
         threads.resume(&id, &changes, signal).await
     });
     match result {

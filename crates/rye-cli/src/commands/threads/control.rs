@@ -13,6 +13,7 @@ use serde_json::{Map, Value, json};
 
 use super::ask::ApprovalPrompt;
 use super::runner::{self, DriveOptions};
+use super::show::transcript_end;
 use super::thread_index::ThreadIndex;
 use crate::arguments::{ResumeArguments, WaitArguments};
 use crate::commands::{CommandContext, CommandError, CommandResult};
@@ -47,9 +48,13 @@ pub fn parse_limits(words: &[String], can_raise: bool) -> Result<Map<String, Val
 }
 
 /// Prepares a view for a thread that continues.
-pub fn resume_view(row: &ThreadRow) -> impl FnOnce(&mut ThreadView) + use<> {
+pub fn resume_view(index: &ThreadIndex, row: &ThreadRow) -> impl FnOnce(&mut ThreadView) + use<> {
     let (id, cost) = (row.id.to_string(), row.cost);
-    move |view| view.set_root(&id, cost.turns, cost.tokens(), cost.spend)
+    let events = transcript_end(index, row).unwrap_or_default();
+    move |view| {
+        view.set_root(&id, cost.turns, cost.tokens(), cost.spend);
+        view.add_running_calls(&id, events.iter().map(|event| (event.event_type.as_str(), &event.payload)));
+    }
 }
 
 /// `rye thread resume`
@@ -81,7 +86,7 @@ pub fn resume(context: CommandContext, arguments: &ResumeArguments) -> CommandRe
     }
     let id = row.id.clone();
     let options = DriveOptions { retries_provider: arguments.when_available };
-    runner::drive_with(context, options, resume_view(&row), async move |threads, signal| {
+    runner::drive_with(context, options, resume_view(&index, &row), async move |threads, signal| {
         threads.resume(&id, &changes, signal).await
     })
 }

@@ -15,23 +15,30 @@ use crate::output::{DIM, ERROR, WARNING, paint};
 /// Rows that are shown unless more are asked for.
 const DEFAULT_LIMIT: u64 = 20;
 
+/// The status `error` in words of people.
+const FAILED: &str = "failed";
+
 /// `rye thread list`
 pub fn list(context: &CommandContext, arguments: &ListArguments) -> CommandResult {
-    let statuses = arguments.status.as_deref().map(parse_statuses).transpose()?.unwrap_or_default();
+    // The word that tables show for it means the status too.
+    let status = arguments.status.as_deref().map(|word| if word == FAILED { "error" } else { word });
+    let statuses = status.map(parse_statuses).transpose()?.unwrap_or_default();
     let limit = arguments.limit.or((!arguments.all).then_some(DEFAULT_LIMIT));
     // Whose process is gone is not written anywhere: all are looked at.
-    let needs_all = arguments.status.as_deref().is_some_and(is_derived_status);
+    let needs_all = status.is_some_and(is_derived_status);
+    // Children that wait are what is looked for; the other lists show trees by their roots.
+    let is_root = !arguments.all && status != Some(WAITING);
     let index = ThreadIndex::open(&context.settings)?;
     let mut rows = Vec::new();
     if let Some(index) = &index {
         let filter = ThreadFilter {
             statuses,
-            is_root: !arguments.all,
+            is_root,
             directive: arguments.directive.clone(),
             limit: limit.filter(|_| !needs_all),
         };
         rows = index.store.threads(&filter)?;
-        if let Some(word) = &arguments.status {
+        if let Some(word) = status {
             rows.retain(|row| index.effective_status(row) == word);
         }
         rows.truncate(limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX));
@@ -45,7 +52,11 @@ pub fn list(context: &CommandContext, arguments: &ListArguments) -> CommandResul
         return Ok(());
     }
     let Some(index) = index.filter(|_| !rows.is_empty()) else {
-        context.output.note("no threads here yet: rye run DIRECTIVE starts one");
+        let is_filtered = arguments.status.is_some() || arguments.directive.is_some();
+        context.output.note(match is_filtered {
+            true => "no such threads here: rye thread list --all shows every one",
+            false => "no threads here yet: rye run DIRECTIVE starts one",
+        });
         return Ok(());
     };
     print_list(context, &index, &rows, limit)
@@ -60,7 +71,7 @@ fn parse_statuses(word: &str) -> Result<Vec<ThreadStatus>, Error> {
         let known: Vec<&str> = ThreadStatus::ALL.iter().map(|status| status.as_str()).collect();
         let message = format!("unknown status `{}`", rye_item::text::one_line(word));
         Error::new(Code::InvalidArgument, message)
-            .hint(format!("there are {}, {INTERRUPTED}, {WAITING}", known.join(", ")))
+            .hint(format!("there are {}, {INTERRUPTED}, {WAITING}; {FAILED} is error", known.join(", ")))
     })
 }
 

@@ -36,7 +36,9 @@ pub fn prune(context: &CommandContext, arguments: &PruneArguments) -> CommandRes
         }
         return Ok(());
     }
-    if !arguments.yes {
+    // Where nothing can be forgotten there is nothing to confirm.
+    let is_harmless = prunable.is_empty() && options.max_bytes.is_none() && !arguments.delete;
+    if !arguments.yes && !is_harmless {
         require_consent(context, &options, &what)?;
     }
     let pruned = match &index {

@@ -1,6 +1,6 @@
 //! `thread rebuild`: lists the threads of a lost store again. And what `doctor` says of the store.
 
-use rye_agent::store::{LedgerSpec, StoreCondition, inspect_store};
+use rye_agent::store::{LedgerSpec, StoreCondition, check_rolling_budgets, inspect_store};
 use rye_agent::threads::{RebuildSetup, rebuild_store};
 use rye_engine::verbs::doctor::{DoctorFinding, Severity};
 use rye_item::Space;
@@ -59,6 +59,19 @@ pub fn rebuild(context: &CommandContext) -> CommandResult {
         output.warn("there is a new secret: threads of your other projects need the same command there");
     }
     Ok(())
+}
+
+/// Says when what was spent of the budgets of days and months is lost: no call that they limit is made.
+pub fn check_budgets(context: &CommandContext) -> Option<DoctorFinding> {
+    let keys = &context.settings.roots.signing_keys;
+    let failure = rye_engine::Error::from(check_rolling_budgets(keys).err()?);
+    Some(DoctorFinding {
+        check: "budgets",
+        level: Severity::Error,
+        message: failure.message,
+        remedy: failure.hints.first().cloned(),
+        path: Some(keys.clone()),
+    })
 }
 
 /// What is to be said of the store of threads, if there is one.

@@ -5,7 +5,7 @@ use rye_agent::limits::LIMIT_NAMES;
 use rye_agent::money::Nanos;
 use rye_agent::store::{Charge, ChargeScope, ThreadRow};
 use rye_agent::threads::sent_notifications;
-use rye_agent::transcript::{self, TranscriptPosition};
+use rye_agent::transcript::{self, TranscriptEvent, TranscriptPosition};
 use rye_agent::views::detail_value;
 use serde_json::Value;
 
@@ -203,14 +203,22 @@ fn more_line(total: usize) -> Option<String> {
     (left > 0).then(|| paint(DIM, format_args!("  … and {left} more, with --json")))
 }
 
-/// What was last to be seen of it.
-fn last_lines(index: &ThreadIndex, row: &ThreadRow) -> Vec<String> {
+/// The last events of a transcript.
+pub fn transcript_end(
+    index: &ThreadIndex,
+    row: &ThreadRow,
+) -> Result<Vec<TranscriptEvent>, rye_engine::Error> {
     index.rebuild_files(&row.id, settings::now_ms());
     let path = index.transcript_path(&row.id);
     let length = std::fs::metadata(&path).map_or(0, |metadata| metadata.len());
     let from =
         TranscriptPosition { bytes: length.saturating_sub(TAIL_BYTES), ..TranscriptPosition::default() };
-    let Ok(batch) = transcript::read(&path, from, usize::MAX) else {
+    Ok(transcript::read(&path, from, usize::MAX)?.events)
+}
+
+/// What was last to be seen of it.
+fn last_lines(index: &ThreadIndex, row: &ThreadRow) -> Vec<String> {
+    let Ok(events) = transcript_end(index, row) else {
         return vec![paint(WARNING, "its transcript cannot be read")];
     };
     let mut view = ThreadView::new(ViewOptions {
@@ -220,8 +228,7 @@ fn last_lines(index: &ThreadIndex, row: &ThreadRow) -> Vec<String> {
         omit_reason: true,
         width: usize::MAX,
     });
-    let mut lines: Vec<String> = batch
-        .events
+    let mut lines: Vec<String> = events
         .iter()
         .filter(|event| event.event_type != "thread_completed")
         .flat_map(|event| view.handle_event(&event.raw))

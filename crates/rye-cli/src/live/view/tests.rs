@@ -43,6 +43,64 @@ fn finished_call_is_one_line() {
 }
 
 #[test]
+fn changes_of_hooks_are_shown() {
+    let mut view = view(false);
+    let call = json!({"tool": "read", "call_id": "1", "input": {"path": "secret.txt"}});
+    event(&mut view, ROOT, "tool_call_start", call);
+    let changed = json!({"call_id": "1", "hook": "scrub", "arguments": {"path": "notes.txt"}});
+    assert_eq!(
+        event(&mut view, ROOT, "tool_call_changed", changed),
+        ["! hook scrub changed the arguments of read to path=notes.txt"]
+    );
+    let result = json!({"call_id": "1", "duration_ms": 3, "output": "text"});
+    assert_eq!(event(&mut view, ROOT, "tool_call_result", result), ["✓ read · path=notes.txt · 3 ms"]);
+    let replaced = json!({"call_id": "1", "hook": "scrub", "output": "clean"});
+    assert_eq!(
+        event(&mut view, ROOT, "tool_result_changed", replaced),
+        ["! hook scrub replaced the result of read"]
+    );
+    let withheld = json!({"call_id": "1", "hook": "guard", "error": "not for models"});
+    assert_eq!(
+        event(&mut view, ROOT, "tool_result_changed", withheld),
+        ["! hook guard withheld the result of read: not for models"]
+    );
+}
+
+#[test]
+fn resumed_view_names_earlier_calls() {
+    let mut view = view(false);
+    view.set_root(ROOT, 1, 0, Nanos(0));
+    let starts = [
+        json!({"tool": "read", "call_id": "1", "input": {}}),
+        json!({"tool": "write", "call_id": "2", "input": {}}),
+    ];
+    let done = json!({"call_id": "1", "output": "text"});
+    let events = starts.iter().map(|start| ("tool_call_start", start)).chain([("tool_call_result", &done)]);
+    view.add_running_calls(ROOT, events);
+    let result = json!({"call_id": "2", "duration_ms": 3, "output": "text"});
+    assert_eq!(event(&mut view, ROOT, "tool_call_result", result), ["✓ write · 3 ms"]);
+}
+
+#[test]
+fn budget_wait_names_the_budget() {
+    let mut view = view(false);
+    let wait = |owner: &str| json!({"thread_id": owner, "what": "spend", "most": 0.02, "used": 0.004, "reserved": 0.01, "asked": 0.008});
+    assert_eq!(
+        event(&mut view, ROOT, "budget_waiting", wait(ROOT)),
+        ["◷ waits for its own budget: $0.004 used and $0.01 reserved of $0.02, $0.008 asked"]
+    );
+    let mut tokens = wait(CHILD);
+    tokens["what"] = json!("tokens");
+    for (key, amount) in [("most", 900), ("used", 100), ("reserved", 700), ("asked", 200)] {
+        tokens[key] = json!(amount);
+    }
+    assert_eq!(
+        event(&mut view, ROOT, "budget_waiting", tokens),
+        [format!("◷ waits for the budget of {CHILD}: 100 used and 700 reserved of 900 tokens, 200 asked")]
+    );
+}
+
+#[test]
 fn streamed_text_wraps_at_spaces() {
     let mut view = view(true);
     view.set_root(ROOT, 0, 0, Nanos(0));
