@@ -24,6 +24,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Digest;
 use crate::file;
+use crate::owner::process_start;
 
 mod hold;
 #[cfg(test)]
@@ -159,7 +160,7 @@ impl PlaceholderGuard {
         hold::transfer_to(std::mem::take(&mut self.held).into_files(), pid);
         let Some(locks) = self.locks.take() else { return Ok(()) };
         locks.with_record(|locks, record| {
-            record.owners.extend(start_time(pid).map(|started| (pid, started)));
+            record.owners.extend(process_start(pid).map(|started| (pid, started)));
             locks.write(record)
         })
     }
@@ -249,7 +250,7 @@ fn is_in_force(changing: &Path) -> bool {
 impl PlaceholderRecord {
     /// Removes what was made, unless a process that was left with it still runs.
     fn remove_unless_owned(&mut self, aside: &Path, held: &mut HeldFiles) {
-        self.owners.retain(|(pid, started)| start_time(*pid) == Some(*started));
+        self.owners.retain(|(pid, started)| process_start(*pid) == Some(*started));
         if !self.owners.is_empty() {
             return;
         }
@@ -403,12 +404,4 @@ fn remove_placeholder(name: &ReservedName, aside: &Path, held: &mut HeldFiles) -
         PlaceholderContent::Folder => std::fs::remove_dir(path).is_ok(),
         PlaceholderContent::File(_) => file::remove_unsynced(path).is_ok(),
     }
-}
-
-/// When a process was started, in ticks since the system was.
-fn start_time(pid: u32) -> Option<u64> {
-    let (text, _) = file::read_bounded(Path::new(&format!("/proc/{pid}/stat")), 4096).ok()?;
-    let text = String::from_utf8_lossy(&text).into_owned();
-    // The name of the program may hold anything, parentheses included.
-    text.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()
 }
