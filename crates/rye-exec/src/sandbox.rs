@@ -29,6 +29,7 @@ mod new_repositories;
 mod protected;
 mod replaced;
 mod repositories;
+mod repository_snapshot;
 mod visible;
 
 pub use home_dirs::HomeDirs;

@@ -160,12 +160,14 @@ pub(super) fn check_abandoned(cache: &Path, project: &Path) -> Vec<PlantedReposi
                 continue;
             }
             Ok(note) if first == RUNNING => {
-                refused.extend(note.record.check().planted);
+                let mut planted = note.record.check().planted;
                 // The note was last written when the run began, or when it was left to its process.
                 let written = path.metadata().and_then(|metadata| metadata.modified());
                 if let Some(began) = written.ok().and_then(|written| written.checked_sub(HANDOVER_MARGIN)) {
-                    refused.extend(NewRepositorySearch::new(cache, project, began).refuse_new(&note.record));
+                    let search = NewRepositorySearch::new(project, &note.record.write, began);
+                    planted.extend(search.refuse_new(&note.record, &planted));
                 }
+                refused.extend(planted);
             }
             Ok(_) => {}
             // Its process is about to write it.
