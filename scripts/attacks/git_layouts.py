@@ -88,6 +88,13 @@ def unindexed(world):
     }, then="git add . 2>/dev/null; git status; git diff")
 
 
+@attack("40", "a repository that no index names lies in a folder that is closed", rule="read_only", short=False)
+def closed(world):
+    cases = {f"folder of mode {mode}": ("true", f"{plant('shut/sub')} && chmod {mode} shut") for mode in ("111", "311", "000")}
+    cases |= {f".git of mode {mode}": ("true", f"{plant('shut')} && chmod {mode} shut/.git") for mode in ("111", "000")}
+    run_all(world, cases, then="chmod 755 shut shut/.git 2>/dev/null; git add . 2>/dev/null; git status; git diff")
+
+
 @attack("7", "a submodule's repository is made to run a program: embedded, or with a quoted path", rule="read_only", short=False)
 def submodules(world):
     clone, add = "git -c advice.addEmbeddedRepo=false clone -q OTHER {0} && git add {0} 2>/dev/null", "git -c protocol.file.allow=always submodule --quiet add --name sub OTHER {0}"

@@ -6,6 +6,8 @@
 
 mod access;
 mod ignore_rules;
+pub mod owner_rights;
+pub mod tree;
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata};

@@ -86,16 +86,30 @@ pub fn read_stream(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     if is_longer { Err(io::Error::from(io::ErrorKind::FileTooLarge)) } else { Ok(bytes) }
 }
 
+/// Opens a regular file for reading. Never waits on a pipe or a device.
+///
+/// # Errors
+/// When it is missing or not a regular file.
+pub fn open_regular(path: &Path) -> io::Result<File> {
+    let file = open_without_waiting(path)?;
+    if file.metadata()?.is_file() {
+        return Ok(file);
+    }
+    let reason = format!("`{}` is not a regular file", path.display());
+    Err(io::Error::new(io::ErrorKind::InvalidInput, reason))
+}
+
+fn open_without_waiting(path: &Path) -> io::Result<File> {
+    let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+    Ok(fs_err::OpenOptions::new().read(true).custom_flags(flags).open(path)?.into_parts().0)
+}
+
 /// Reads a regular file of at most `limit` bytes, once. Never waits on a pipe or a device.
 ///
 /// # Errors
 /// When it is missing, too large, or not a regular file.
 pub fn read_bounded(path: &Path, limit: u64) -> Result<(Vec<u8>, Metadata), ReadError> {
-    let file = fs_err::OpenOptions::new()
-        .read(true)
-        .custom_flags(rustix::fs::OFlags::NONBLOCK.bits().cast_signed())
-        .open(path)?;
-    read_open(file.into_parts().0, path, limit)
+    read_open(open_without_waiting(path)?, path, limit)
 }
 
 fn read_open(file: File, path: &Path, limit: u64) -> Result<(Vec<u8>, Metadata), ReadError> {
@@ -269,6 +283,9 @@ pub fn create_dirs(path: &Path, is_private: bool) -> io::Result<()> {
     })
 }
 
+/// No link is followed, and no reader of a pipe is waited for.
+const WRITE_FLAGS: rustix::fs::OFlags = rustix::fs::OFlags::NOFOLLOW.union(rustix::fs::OFlags::NONBLOCK);
+
 /// Writes `bytes` behind what is in the file, in one write; makes a private file if there is none. It is durable when the
 /// system says so. A link is not followed.
 ///
@@ -279,7 +296,7 @@ pub fn append(path: &Path, bytes: &[u8]) -> io::Result<()> {
         .append(true)
         .create(true)
         .mode(0o600)
-        .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed())
+        .custom_flags(WRITE_FLAGS.bits().cast_signed())
         .open(path)?;
     file.write_all(bytes)
 }
@@ -289,7 +306,7 @@ pub fn append(path: &Path, bytes: &[u8]) -> io::Result<()> {
 /// # Errors
 /// When the system refuses.
 pub fn truncate(path: &Path, length: u64) -> io::Result<()> {
-    let flags = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
+    let flags = WRITE_FLAGS.bits().cast_signed();
     let file = fs_err::OpenOptions::new().write(true).custom_flags(flags).open(path)?;
     file.set_len(length)
 }

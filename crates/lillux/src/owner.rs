@@ -65,7 +65,19 @@ pub fn overflow_uid() -> Option<u32> {
 
 fn read(path: &str) -> Option<String> {
     let (bytes, _) = file::read_bounded(Path::new(path), MAX_BYTES).ok()?;
-    String::from_utf8(bytes).ok()
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// When a process was started, in ticks since the system was. `None` when it is gone, or has ended and is not waited for yet: it
+/// does nothing any more.
+#[must_use]
+pub fn process_start(pid: u32) -> Option<u64> {
+    let text = read(&format!("/proc/{pid}/stat"))?;
+    // The name of the program may hold anything, parentheses included.
+    let mut fields = text.rsplit_once(')')?.1.split_ascii_whitespace();
+    // The state is field 3, the start field 22.
+    let is_running = !matches!(fields.next()?, "Z" | "X");
+    fields.nth(18)?.parse().ok().filter(|_| is_running)
 }
 
 fn is_full_uid_map(map: &str) -> bool {
@@ -98,6 +110,21 @@ mod tests {
             std::os::unix::fs::chown(file.path(), Some(4321), None).expect("given away");
             assert_eq!(control(), Some(ForeignControl::Owner(4321)));
         }
+    }
+
+    #[test]
+    #[allow(clippy::disallowed_methods, reason = "the process must not be waited for")]
+    fn ended_process_has_no_start() {
+        assert!(process_start(std::process::id()).is_some());
+        let mut child = std::process::Command::new("true").spawn().expect("a process");
+        let stat = format!("/proc/{}/stat", child.id());
+        let is_ended = || read(&stat).is_some_and(|text| text.contains(") Z "));
+        while !is_ended() {
+            std::thread::yield_now();
+        }
+        assert_eq!(process_start(child.id()), None);
+        child.wait().expect("its end");
+        assert_eq!(process_start(child.id()), None);
     }
 
     #[test]

@@ -25,10 +25,12 @@ mod git_runs;
 mod home_dirs;
 mod index_watch;
 mod limits;
+mod links;
 mod new_repositories;
 mod protected;
 mod replaced;
 mod repositories;
+mod repository_snapshot;
 mod visible;
 
 pub use home_dirs::HomeDirs;
@@ -391,8 +393,15 @@ pub fn plan(
     read_only.retain(|path| !hidden.contains(path));
     read_only.extend(reserved.iter().map(|name| name.path.clone()));
     let mut declared_write = Vec::new();
+    let settings_folders: Vec<PathBuf> = [paths.project.join(".git"), paths.project_ai.clone()]
+        .into_iter()
+        .chain(repositories.git_dirs().map(Path::to_owned))
+        .chain(read_only.iter().cloned())
+        .collect();
     for text in &declared.write {
-        declared_write.push(resolve_declared_path(text, paths, &hidden, &read_only)?);
+        let path = resolve_declared_path(text, paths, &hidden, &read_only)?;
+        links::check_write(text, &path, paths, &settings_folders)?;
+        declared_write.push(path);
     }
     write.extend(declared_write.iter().cloned());
     let mut declared_read = Vec::new();

@@ -318,6 +318,37 @@ fn path_outside_the_project_has_a_plain_hint() {
 }
 
 #[test]
+fn link_to_folders_of_settings_is_denied() {
+    let world = World::new();
+    for folder in ["project/.git/hooks", "project/.ai/tools", "project/sub/.git"] {
+        lillux::file::create_dirs(&world.at(folder), false).expect("folders");
+    }
+    let project = world.at("project").display().to_string();
+    for (target, is_open) in [
+        (".git", false),
+        (".git/objects", false),
+        (".ai", false),
+        (".ai/tools", false),
+        ("sub/.git", false),
+        (".", false),
+        ("out", true),
+        ("sub", true),
+    ] {
+        let link = world.at("project/build");
+        lillux::file::symlink_if_absent(&world.at("project").join(target), &link).expect("a link");
+        for text in ["{project_path}/build".to_owned(), format!("{project}/build")] {
+            let plan = world.plan(&settings(), Some(&json!({"level": "strict", "write": [text]})));
+            assert_eq!(plan.is_ok(), is_open, "{target}: {plan:?}");
+        }
+        lillux::file::remove(&link).expect("removed");
+    }
+    // By its own name a signed tool may ask for it.
+    world
+        .plan(&settings(), Some(&json!({"level": "strict", "write": ["{project_path}/.ai/tools"]})))
+        .expect("a plan");
+}
+
+#[test]
 fn link_to_protected_name_is_denied() {
     let world = World::new();
     lillux::file::create_dirs(&world.at("project/.git/hooks"), false).expect("folders");

@@ -1,17 +1,43 @@
 //! Folders that their owner may not enter, made accessible again.
 
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Component, Path};
 
 use rustix::fs::{Mode as Bits, OFlags};
+use rustix::io::Errno;
 
 use super::{DIR_FLAGS, Dir, DirError};
 
 /// The owner may read, write and enter a folder.
-const OWNER_BITS: u32 = 0o700;
+pub(super) const OWNER_BITS: u32 = 0o700;
+
+/// Changes the mode of an open folder: by its descriptor, so that what was looked at is what is changed.
+pub(super) fn change_mode(folder: &OwnedFd, mode: u32) -> Result<(), Errno> {
+    let path = format!("/proc/self/fd/{}", folder.as_raw_fd());
+    rustix::fs::chmod(path.as_str(), Bits::from_raw_mode(mode))
+}
 
 impl Dir {
+    /// Opens the folder `relative` name by name: its path may be longer than the system takes. No link is followed.
+    ///
+    /// # Errors
+    /// When a part is missing or not a folder.
+    pub fn open_deep_dir(&self, relative: &Path) -> Result<Self, DirError> {
+        let path = self.path.join(relative);
+        let failed = |error: io::Error| DirError::io("open the folder", &path, error);
+        let mut descriptor = self.descriptor.try_clone().map_err(failed)?;
+        for component in relative.components() {
+            let Component::Normal(name) = component else {
+                return Err(failed(io::ErrorKind::InvalidInput.into()));
+            };
+            descriptor =
+                rustix::fs::openat(&descriptor, name, DIR_FLAGS.union(OFlags::NOFOLLOW), Bits::empty())
+                    .map_err(|error| failed(error.into()))?;
+        }
+        Ok(Self { descriptor, path })
+    }
+
     /// Lets the user read, write and enter every folder from here down to `relative`. Links are not followed.
     ///
     /// # Errors
@@ -29,10 +55,7 @@ impl Dir {
                 .map_err(|error| failed(error.into()))?;
             let mode = rustix::fs::fstat(&folder).map_err(|error| failed(error.into()))?.st_mode;
             if mode & OWNER_BITS != OWNER_BITS {
-                // By its descriptor: what was looked at is what is changed.
-                let path = format!("/proc/self/fd/{}", folder.as_raw_fd());
-                let bits = Bits::from_raw_mode(mode | OWNER_BITS);
-                rustix::fs::chmod(path.as_str(), bits).map_err(|error| failed(error.into()))?;
+                change_mode(&folder, mode & 0o7777 | OWNER_BITS).map_err(|error| failed(error.into()))?;
             }
         }
         Ok(())

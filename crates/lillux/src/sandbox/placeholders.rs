@@ -23,7 +23,9 @@ use rustix::fs::{CWD, FlockOperation, RenameFlags};
 use serde::{Deserialize, Serialize};
 
 use crate::Digest;
+use crate::dir::owner_rights::OwnerRights;
 use crate::file;
+use crate::owner::process_start;
 
 mod hold;
 #[cfg(test)]
@@ -68,6 +70,8 @@ pub struct PlaceholderGuard {
     locks: Option<PlaceholderLocks>,
     /// Holds every placeholder in its place.
     held: HeldFiles,
+    /// A run may close the folders that its placeholders lie in.
+    rights: OwnerRights,
 }
 
 #[derive(Debug)]
@@ -100,6 +104,7 @@ impl PlaceholderGuard {
             let mut guard = Self::acquire_unheld(records, root, names)?;
             if let Some(held) = hold::all(names, &guard.existing, &guard.placeholders)? {
                 guard.held = held;
+                guard.rights = OwnerRights::above(guard.placeholders.iter().map(PathBuf::as_path));
                 return Ok(guard);
             }
         }
@@ -108,9 +113,14 @@ impl PlaceholderGuard {
 
     /// As [`PlaceholderGuard::acquire`], without the locks at the placeholders themselves.
     fn acquire_unheld(records: &Path, root: &Path, names: &[ReservedName]) -> io::Result<Self> {
-        let mut guard =
-            Self { existing: Vec::new(), placeholders: Vec::new(), locks: None, held: HeldFiles::default() };
-        let record = records.join(Digest::of(root.as_os_str().as_encoded_bytes()).short());
+        let mut guard = Self {
+            existing: Vec::new(),
+            placeholders: Vec::new(),
+            locks: None,
+            held: HeldFiles::default(),
+            rights: OwnerRights::default(),
+        };
+        let record = record_path(records, root);
         let mut known = ExistingPaths::default();
         let has_all = names.iter().all(|name| known.has(&name.path));
         if has_all && !is_in_force(&record.with_extension("changing")) {
@@ -159,7 +169,7 @@ impl PlaceholderGuard {
         hold::transfer_to(std::mem::take(&mut self.held).into_files(), pid);
         let Some(locks) = self.locks.take() else { return Ok(()) };
         locks.with_record(|locks, record| {
-            record.owners.extend(start_time(pid).map(|started| (pid, started)));
+            record.owners.extend(process_start(pid).map(|started| (pid, started)));
             locks.write(record)
         })
     }
@@ -169,6 +179,7 @@ impl Drop for PlaceholderGuard {
     fn drop(&mut self) {
         let mut held = std::mem::take(&mut self.held);
         if let Some(locks) = self.locks.take() {
+            self.rights.restore();
             // What cannot be removed now is removed by the next run.
             let _ = locks.with_record(|locks, record| {
                 if locks.is_last()? {
@@ -237,6 +248,28 @@ impl PlaceholderLocks {
     }
 }
 
+/// Placeholders that a killed run left and that no run uses. The next run removes them, if it can reach them.
+#[must_use]
+pub fn leftovers(records: &Path, root: &Path) -> Vec<PathBuf> {
+    let record = record_path(records, root);
+    if !is_in_force(&record.with_extension("changing")) {
+        return Vec::new();
+    }
+    let Ok(locks) = PlaceholderLocks::open(record) else { return Vec::new() };
+    let record = locks.read();
+    let is_used = record.owners.iter().any(|(pid, started)| process_start(*pid) == Some(*started));
+    if is_used || !locks.is_last().is_ok_and(|is_last| is_last) {
+        return Vec::new();
+    }
+    let is_left = |path: &PathBuf| !path.symlink_metadata().is_err_and(|error| is_absence(&error));
+    record.names.into_iter().map(|name| name.path).filter(is_left).collect()
+}
+
+/// Where it is noted what was made for `root`.
+fn record_path(records: &Path, root: &Path) -> PathBuf {
+    records.join(Digest::of(root.as_os_str().as_encoded_bytes()).short())
+}
+
 /// What the file `changing` says: whether the record counts.
 const IN_FORCE: &[u8; 1] = b"1";
 const IDLE: &[u8; 1] = b"0";
@@ -249,7 +282,7 @@ fn is_in_force(changing: &Path) -> bool {
 impl PlaceholderRecord {
     /// Removes what was made, unless a process that was left with it still runs.
     fn remove_unless_owned(&mut self, aside: &Path, held: &mut HeldFiles) {
-        self.owners.retain(|(pid, started)| start_time(*pid) == Some(*started));
+        self.owners.retain(|(pid, started)| process_start(*pid) == Some(*started));
         if !self.owners.is_empty() {
             return;
         }
@@ -281,7 +314,7 @@ impl ExistingPaths {
         let found = path.symlink_metadata();
         self.known.insert(path.to_owned(), found.is_ok());
         match found {
-            Err(error) if !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            Err(error) if !is_absence(&error) => {
                 let reason = format!("`{}` cannot be looked at: {error}", path.display());
                 Err(io::Error::new(error.kind(), reason))
             }
@@ -293,6 +326,11 @@ impl ExistingPaths {
     fn add(&mut self, path: PathBuf) {
         self.known.insert(path, true);
     }
+}
+
+/// Whether nothing is at a path, and not only out of reach.
+fn is_absence(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
 /// One name for each that could be made: below a folder that does not exist, or is a placeholder, the folder is reserved.
@@ -383,6 +421,10 @@ fn create_placeholder(name: &ReservedName, aside: &Path) -> io::Result<bool> {
 /// gone, or was changed and so is not a placeholder any more. `held`: what this run holds.
 fn remove_placeholder(name: &ReservedName, aside: &Path, held: &mut HeldFiles) -> bool {
     let ReservedName { path, content } = name;
+    // In a folder that was closed it is still there.
+    if path.symlink_metadata().is_err_and(|error| !is_absence(&error)) {
+        return false;
+    }
     if !is_unchanged(path, content) {
         return true;
     }
@@ -403,12 +445,4 @@ fn remove_placeholder(name: &ReservedName, aside: &Path, held: &mut HeldFiles) -
         PlaceholderContent::Folder => std::fs::remove_dir(path).is_ok(),
         PlaceholderContent::File(_) => file::remove_unsynced(path).is_ok(),
     }
-}
-
-/// When a process was started, in ticks since the system was.
-fn start_time(pid: u32) -> Option<u64> {
-    let (text, _) = file::read_bounded(Path::new(&format!("/proc/{pid}/stat")), 4096).ok()?;
-    let text = String::from_utf8_lossy(&text).into_owned();
-    // The name of the program may hold anything, parentheses included.
-    text.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()
 }

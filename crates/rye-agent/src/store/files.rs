@@ -49,7 +49,7 @@ pub fn fetch_transcript(store: &StoreHandle, folder: &Path, id: &ThreadId) -> Re
 fn read_end(path: &Path, length: u64) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     if length > 0 {
-        let mut file = fs_err::File::open(path)?;
+        let mut file = file::open_regular(path)?;
         file.seek(SeekFrom::Start(length.saturating_sub(MAX_OVERLAP_BYTES)))?;
         file.take(MAX_OVERLAP_BYTES).read_to_end(&mut bytes)?;
     }

@@ -54,7 +54,7 @@ impl TranscriptTail {
     /// When the system refuses.
     pub fn recover(path: &Path, thread: &ThreadId) -> io::Result<Self> {
         let mut tail = Self::empty(thread);
-        let file = match fs_err::File::open(path) {
+        let file = match lillux::file::open_regular(path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(tail),
             Err(error) => return Err(error),

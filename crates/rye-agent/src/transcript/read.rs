@@ -55,7 +55,7 @@ pub struct TranscriptBatch {
 /// When the system refuses.
 pub fn read(path: &Path, from: TranscriptPosition, max_events: usize) -> io::Result<TranscriptBatch> {
     let mut batch = TranscriptBatch { next: from, ..TranscriptBatch::default() };
-    let mut file = match fs_err::File::open(path) {
+    let mut file = match lillux::file::open_regular(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(batch),
         Err(error) => return Err(error),
@@ -105,7 +105,7 @@ fn sequence_of(line: &Value) -> u64 {
 }
 
 /// The number of the line that begins here, if one does.
-fn sequence_at(file: &mut fs_err::File, start: u64) -> io::Result<Option<u64>> {
+fn sequence_at(file: &mut std::fs::File, start: u64) -> io::Result<Option<u64>> {
     file.seek(SeekFrom::Start(start))?;
     let mut line = Vec::new();
     BufReader::new(file).take(MAX_LINE_BYTES).read_until(b'\n', &mut line)?;

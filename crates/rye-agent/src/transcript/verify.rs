@@ -123,11 +123,8 @@ pub fn verify(
 }
 
 /// Opens a file, and nothing that would have to be waited for.
-fn open(path: &Path) -> io::Result<fs_err::File> {
-    if !fs_err::metadata(path)?.is_file() {
-        return Err(io::Error::other(format!("`{}` is not a file", path.display())));
-    }
-    fs_err::File::open(path)
+fn open(path: &Path) -> io::Result<std::fs::File> {
+    lillux::file::open_regular(path)
 }
 
 impl TranscriptVerifier<'_> {

@@ -143,10 +143,10 @@ fn unpack_content(
     into: &Path,
     content: ArchiveContent,
 ) -> Result<Vec<BundlePath>, ArchiveError> {
-    let file = fs_err::File::open(archive)?.into_parts().0;
-    if !file.metadata()?.is_file() {
-        return Err(content.not_an_archive());
-    }
+    let file = file::open_regular(archive).map_err(|error| match error.kind() {
+        io::ErrorKind::InvalidInput => content.not_an_archive(),
+        _ => error.into(),
+    })?;
     create_new_folder(into)?;
     let unpacked = unpack_into(&file, limits, into, content);
     if unpacked.is_err() {

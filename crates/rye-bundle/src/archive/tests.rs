@@ -450,6 +450,17 @@ fn existing_target_is_not_touched() {
     assert!(!folder.path().join("other").exists());
 }
 
+#[test]
+#[allow(clippy::disallowed_methods, reason = "a pipe is made by a program")]
+fn pipe_is_no_archive() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let pipe = folder.path().join("a.zip");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status().expect("mkfifo");
+    assert!(made.success());
+    let refused = unpack(&pipe, &ArchiveLimits::default(), &folder.path().join("into"));
+    assert!(matches!(refused, Err(ArchiveError::NotAnArchive)), "{refused:?}");
+}
+
 /// What comes out of any bytes has plain, distinct names and stays within the bounds.
 fn assert_within_limits(bytes: &[u8]) {
     let limits = ArchiveLimits {

@@ -405,7 +405,7 @@ fn read_chunk(source: &mut dyn Read) -> Result<Vec<u8>, RegistryError> {
 }
 
 fn open(path: &Path) -> Result<File, RegistryError> {
-    Ok(fs_err::File::open(path).map_err(local_error)?.into_parts().0)
+    lillux::file::open_regular(path).map_err(local_error)
 }
 
 /// Digest and length of a file.

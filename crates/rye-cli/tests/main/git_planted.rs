@@ -25,7 +25,7 @@ pub(crate) struct GitUser {
 }
 
 impl GitUser {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let user = User::initialized();
         let world = Self { user };
         let program = world.root().join("evil.sh");
@@ -58,7 +58,7 @@ impl GitUser {
     }
 
     /// Settings that make git run the program.
-    fn evil(&self) -> String {
+    pub(crate) fn evil(&self) -> String {
         format!(
             "[core]\\n\\trepositoryformatversion = 0\\n\\tfsmonitor = {}/evil.sh\\n",
             self.root().display()

@@ -4,6 +4,7 @@
 use std::fs;
 
 use crate::git_planted::{GitUser, moved_aside, nested};
+use crate::support::Run;
 
 /// What a tool leaves, what the user does next, and the folder that is moved aside.
 fn assert_moved_aside(plant: &str, user: &[&[&str]], folder: &str) {
@@ -56,6 +57,76 @@ fn repository_renamed_into_place_is_moved_aside() {
     assert_eq!(moved_aside(&world.bash(&prepare)), Vec::<String>::new());
     let ran = world.bash("mkdir sub && mv head x/HEAD && mv x sub/.git");
     assert_eq!(moved_aside(&ran), [world.project().join("sub/.git").display().to_string()], "{ran}");
+}
+
+#[test]
+fn old_repository_at_a_new_place_is_refused() {
+    let world = GitUser::with_repository();
+    let (project, other) = (world.project(), world.other());
+    let refused = |ran: &Run, path: &str| {
+        assert_eq!(moved_aside(ran), [project.join(path).display().to_string()], "{ran}");
+    };
+    for folder in ["first", "fourth"] {
+        world.git("project", &["clone", "-q", &other, folder]);
+        world.git(&format!("project/{folder}"), &["config", "core.fsmonitor", "./script"]);
+    }
+    assert_eq!(moved_aside(&world.bash("mv first/.git x && mv x/HEAD head")), Vec::<String>::new());
+    refused(&world.bash("mkdir second && mv head x/HEAD && mv x second/.git"), "second/.git");
+    // A folder above it is renamed.
+    refused(&world.bash("mkdir -p third && mv fourth third/inner"), "third/inner/.git");
+}
+
+#[test]
+fn repository_of_links_is_moved_aside() {
+    let world = GitUser::with_repository();
+    for name in ["config", "commondir", "hooks"] {
+        let link = format!(
+            "git init -q {name} && rm -rf {name}/.git/{name} && ln -s ../../later {name}/.git/{name}"
+        );
+        let ran = world.bash(&link);
+        assert_eq!(
+            moved_aside(&ran),
+            [world.project().join(name).join(".git").display().to_string()],
+            "{ran}"
+        );
+    }
+}
+
+#[test]
+fn repository_named_before_it_exists_is_refused() {
+    let world = GitUser::with_repository();
+    let prepare = format!(
+        "{} && mv x/.git prepared && mv prepared/HEAD head && mkdir sub && echo 'gitdir: ../store' > sub/.git",
+        nested(&world, "x")
+    );
+    assert_eq!(moved_aside(&world.bash(&prepare)), Vec::<String>::new());
+    let ran = world.bash("mv head prepared/HEAD && mv prepared store");
+    let names = ["store/HEAD", "sub/.git"].map(|name| world.project().join(name).display().to_string());
+    assert_eq!(moved_aside(&ran), names, "{ran}");
+}
+
+#[test]
+fn repository_at_a_long_path_is_refused() {
+    let world = GitUser::with_repository();
+    let plant = format!(
+        "n=$(printf '%0200d' 0) && for i in $(seq 30); do mkdir $n && cd $n || exit; done && \
+         mkdir -p .git/objects .git/refs && echo 'ref: refs/heads/main' > .git/HEAD && printf '{}' > .git/config",
+        world.evil()
+    );
+    let ran = world.bash(&plant);
+    let moved = moved_aside(&ran);
+    assert!(moved.len() == 1 && moved[0].len() > 6000 && moved[0].ends_with("/.git"), "{ran}");
+}
+
+#[test]
+fn project_itself_becomes_no_repository() {
+    let world = GitUser::new();
+    let plant = format!(
+        "mkdir objects refs && echo 'ref: refs/heads/main' > HEAD && printf '{}' > config",
+        world.evil()
+    );
+    let ran = world.bash(&plant);
+    assert_eq!(moved_aside(&ran), [world.project().join("HEAD").display().to_string()], "{ran}");
 }
 
 #[test]

@@ -21,6 +21,8 @@ use crate::error_refused::phrase;
 use crate::verbs::verify::{self, VerifyProgress};
 use crate::verbs::{bundles, config, keys};
 
+mod placeholders;
+
 /// How bad a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -110,6 +112,7 @@ pub fn doctor(engine: &Engine, progress: VerifyProgress<'_>) -> DoctorReport {
     check_key(engine, &mut findings);
     check_trust(engine, &mut findings);
     check_project(engine, &mut findings);
+    placeholders::check(engine, &mut findings);
     let verification = verify::verify_all(engine, verify::VerifyOptions::default(), progress);
     check_config(engine, &verification, &mut findings);
     check_item_files(engine, &mut findings);

@@ -50,7 +50,7 @@ pub(crate) fn load(project: &Path, policy: &EnvironmentPolicy, interpreters: &BT
 pub(crate) fn possible_pairs(project: &Path) -> Vec<(String, String)> {
     let path = project.join(FILE_NAME);
     let is_file = path.symlink_metadata().is_ok_and(|found| found.is_file());
-    let Some(file) = is_file.then(|| fs_err::File::open(&path).ok()).flatten() else { return Vec::new() };
+    let Some(file) = is_file.then(|| file::open_regular(&path).ok()).flatten() else { return Vec::new() };
     let mut bytes = Vec::new();
     // What was read until it failed counts.
     let _ = file.take(MAX_SEARCHED_BYTES).read_to_end(&mut bytes);

@@ -452,7 +452,7 @@ fn is_python(path: &Path) -> bool {
 
 fn is_script(path: &Path) -> bool {
     let mut start = [0; 2];
-    fs_err::File::open(path).and_then(|mut file| file.read_exact(&mut start)).is_ok_and(|()| start == *b"#!")
+    file::open_regular(path).and_then(|mut file| file.read_exact(&mut start)).is_ok_and(|()| start == *b"#!")
 }
 
 /// What `home` of a `pyvenv.cfg` says.

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use lillux::owner::process_start;
 use lillux::{Digest, file};
 use serde::{Deserialize, Serialize};
 
@@ -122,7 +123,7 @@ fn create(folder: &Path, path: &Path, record: &RepositoryRecord) -> io::Result<F
 }
 
 fn note_text(pid: u32, record: &RepositoryRecord) -> io::Result<Vec<u8>> {
-    let started = start_time(pid).ok_or_else(|| io::Error::other("the process is gone"))?;
+    let started = process_start(pid).ok_or_else(|| io::Error::other("the process is gone"))?;
     let mut text = RUNNING.to_vec();
     serde_json::to_writer(&mut text, &RunNote { pid, started, record: record.clone() })?;
     Ok(text)
@@ -154,21 +155,23 @@ pub(super) fn check_abandoned(cache: &Path, project: &Path) -> Vec<PlantedReposi
         let Ok((bytes, _)) = file::read_bounded(&path, MAX_NOTE_BYTES) else { continue };
         let (first, text) = bytes.split_at(1.min(bytes.len()));
         match serde_json::from_slice::<RunNote>(text) {
-            Ok(note) if start_time(note.pid) == Some(note.started) => {
+            Ok(note) if process_start(note.pid) == Some(note.started) => {
                 has_others = true;
                 continue;
             }
             Ok(note) if first == RUNNING => {
-                refused.extend(note.record.check().planted);
+                let mut planted = note.record.check().planted;
                 // The note was last written when the run began, or when it was left to its process.
                 let written = path.metadata().and_then(|metadata| metadata.modified());
                 if let Some(began) = written.ok().and_then(|written| written.checked_sub(HANDOVER_MARGIN)) {
-                    refused.extend(NewRepositorySearch::new(cache, project, began).refuse_new(&note.record));
+                    let search = NewRepositorySearch::new(project, &note.record.write, began);
+                    planted.extend(search.refuse_new(&note.record, &planted));
                 }
+                refused.extend(planted);
             }
             Ok(_) => {}
             // Its process is about to write it.
-            Err(_) if start_time(pid).is_some() => {
+            Err(_) if process_start(pid).is_some() => {
                 has_others = true;
                 continue;
             }
@@ -188,12 +191,4 @@ pub(super) fn check_abandoned(cache: &Path, project: &Path) -> Vec<PlantedReposi
 fn checked() -> MutexGuard<'static, BTreeSet<PathBuf>> {
     static CHECKED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
     CHECKED.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// When a process was started, in ticks since the system was.
-fn start_time(pid: u32) -> Option<u64> {
-    let (text, _) = file::read_bounded(Path::new(&format!("/proc/{pid}/stat")), 4096).ok()?;
-    let text = String::from_utf8_lossy(&text).into_owned();
-    // The name of the program may hold anything, parentheses included.
-    text.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()
 }

@@ -210,7 +210,7 @@ fn placeholder_content(name: &str) -> PlaceholderContent {
     let text = match name.rsplit('/').next() {
         // The folder itself.
         Some("commondir") => ".\n",
-        Some(last) if last.ends_with(".json") => "{}\n",
+        Some(last) if last.ends_with(".json") || last.ends_with(".jsonc") => "{}\n",
         Some(_) | None => "",
     };
     PlaceholderContent::File(text.to_owned())
@@ -260,6 +260,7 @@ mod tests {
         assert_eq!(placeholder_content(".vscode/"), PlaceholderContent::Folder);
         assert_eq!(placeholder_content(".git/commondir"), PlaceholderContent::File(".\n".to_owned()));
         assert_eq!(placeholder_content(".mcp.json"), PlaceholderContent::File("{}\n".to_owned()));
+        assert_eq!(placeholder_content("opencode.jsonc"), PlaceholderContent::File("{}\n".to_owned()));
         assert_eq!(placeholder_content(".envrc"), PlaceholderContent::File(String::new()));
     }
 

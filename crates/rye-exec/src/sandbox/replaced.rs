@@ -5,6 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use lillux::dir::owner_rights::OwnerRights;
 use lillux::sandbox::Confinement;
 
 /// Device, inode, and when it was made where the file system knows: an inode's number is given away again.
@@ -14,6 +15,8 @@ type FileId = (u64, u64, Option<SystemTime>);
 #[derive(Debug)]
 pub struct ProtectedFiles {
     files: Vec<(PathBuf, FileId)>,
+    /// In the folders they lie in.
+    rights: OwnerRights,
 }
 
 impl ProtectedFiles {
@@ -27,12 +30,16 @@ impl ProtectedFiles {
         };
         let hidden = hidden.iter().filter(|path| is_shown(path));
         let paths = read_only.iter().chain(placeholders).chain(hidden);
-        Self { files: paths.filter_map(|path| Some((path.clone(), file_id(path)?))).collect() }
+        let files: Vec<(PathBuf, FileId)> =
+            paths.filter_map(|path| Some((path.clone(), file_id(path)?))).collect();
+        let rights = OwnerRights::above(files.iter().map(|(path, _)| path.as_path()));
+        Self { files, rights }
     }
 
-    /// Those that are another file now, or gone.
+    /// Those that are another file now, or gone. Folders that the run closed are opened again.
     #[must_use]
     pub fn replaced(&self) -> Vec<PathBuf> {
+        self.rights.restore();
         let is_other = |(path, id): &&(PathBuf, FileId)| file_id(path) != Some(*id);
         self.files.iter().filter(is_other).map(|(path, _)| path.clone()).collect()
     }

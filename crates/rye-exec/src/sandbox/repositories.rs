@@ -16,6 +16,7 @@ use super::git::{self, GitDirs, GitLayout};
 use super::git_runs::{self, RunMarker};
 use super::index_watch::IndexWatch;
 use super::new_repositories::NewRepositorySearch;
+use super::repository_snapshot::RepositorySnapshot;
 use super::{git_config, git_index};
 
 /// Of more repositories than this, the whole `.git` is closed.
@@ -24,6 +25,8 @@ const MAX_REPOSITORIES: usize = 256;
 const MAX_TRACKED_PROJECTS: usize = 32;
 /// Folders that are searched for a `.git` if an index stands for all that is in them.
 const MAX_SEARCHED_FOLDERS: usize = 10_000;
+/// A new git folder with more files than this is not looked at any further, and refused.
+const MAX_GIT_FILES: usize = 1_000_000;
 /// The name that a refused `.git` gets.
 pub(super) const REFUSED_SUFFIX: &str = ".refused-by-rye";
 /// More names than this are not tried.
@@ -205,6 +208,7 @@ impl Repositories {
             empty_links: self.empty_links.clone(),
             unread_indexes: self.unread_indexes.clone(),
             write: write.to_vec(),
+            snapshot: RepositorySnapshot::default(),
         }
     }
 }
@@ -238,7 +242,10 @@ pub(super) struct RepositoryRecord {
     /// Indexes that could not be read.
     unread_indexes: Vec<PathBuf>,
     /// Where the run could write.
-    write: Vec<PathBuf>,
+    pub(super) write: Vec<PathBuf>,
+    /// What was at each place that is searched when the run is over.
+    #[serde(default)]
+    pub(super) snapshot: RepositorySnapshot,
 }
 
 /// A repository, or an index, that a run made and that could have git run a program.
@@ -339,7 +346,13 @@ impl RepositoryRecord {
             return true;
         }
         let is_writable = |path: &Path| self.write.iter().any(|root| path.starts_with(root));
-        is_writable(&dirs.own) && is_writable(&dirs.common) && runs_nothing(dirs)
+        is_writable(&dirs.own)
+            && is_writable(&dirs.common)
+            && layout
+                .pointers
+                .iter()
+                .all(|pointer| pointer.symlink_metadata().is_ok_and(|found| found.is_file()))
+            && runs_nothing(dirs)
     }
 
     /// Gives a `.git`, or an index that cannot be read, another name. What a run could not write to stays.
@@ -357,8 +370,11 @@ impl RepositoryRecord {
 
 /// Gives a name below `root` another one. Whether it is free now.
 fn rename_refused(root: &Path, parent: &Path, name: &OsStr) -> bool {
-    let folder = Dir::open(root).and_then(|root| root.open_dir(Path::new(".").join(parent).as_path()));
-    let Ok(folder) = folder else { return false };
+    let Ok(folder) = Dir::open(root).and_then(|root| {
+        root.open_dir(Path::new(".").join(parent).as_path()).or_else(|_| root.open_deep_dir(parent))
+    }) else {
+        return false;
+    };
     let is_free = (0..MAX_NAMES).any(|number| {
         let mut new_name = name.to_owned();
         new_name.push(OsStr::new(REFUSED_SUFFIX));
@@ -367,12 +383,14 @@ fn rename_refused(root: &Path, parent: &Path, name: &OsStr) -> bool {
         }
         folder.move_to(name, &folder, &new_name).is_ok()
     });
-    is_free && root.join(parent).join(name).symlink_metadata().is_err()
+    is_free && matches!(folder.status(name), Ok(None))
 }
 
-/// Whether the files of a git folder name no program.
+/// Whether the files of a git folder name no program, and will name none before they are changed: they are files, not links
+/// that something could be put behind later.
 pub(super) fn runs_nothing(dirs: &GitDirs) -> bool {
-    let is_absent = |path: PathBuf| path.symlink_metadata().is_err();
+    let is_absent =
+        |path: PathBuf| path.symlink_metadata().is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
     let has_samples_only = match dirs.common.join("hooks").read_dir() {
         Ok(mut entries) => entries.all(|entry| {
             entry.is_ok_and(|entry| entry.path().extension().is_some_and(|last| last == "sample"))
@@ -383,6 +401,39 @@ pub(super) fn runs_nothing(dirs: &GitDirs) -> bool {
         && is_absent(dirs.own.join("config.worktree"))
         && is_absent(dirs.common.join("config.worktree"))
         && git_config::is_harmless(&dirs.common.join("config"))
+        && has_files_only(&dirs.common)
+        && (dirs.own.starts_with(&dirs.common) || has_files_only(&dirs.own))
+}
+
+/// Whether there is nothing but files and folders in a folder, if it is there.
+fn has_files_only(folder: &Path) -> bool {
+    let (mut pending, mut count) = (vec![folder.to_owned()], 0);
+    while let Some(folder) = pending.pop() {
+        let entries = match folder.symlink_metadata() {
+            Ok(found) if found.is_dir() => folder.read_dir(),
+            Ok(_) => return false,
+            Err(error) => Err(error),
+        };
+        let entries = match entries {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(_) => return false,
+        };
+        for entry in entries {
+            let Ok((entry, kind)) = entry.and_then(|entry| entry.file_type().map(|kind| (entry, kind)))
+            else {
+                return false;
+            };
+            count += 1;
+            if count > MAX_GIT_FILES || !(kind.is_dir() || kind.is_file()) {
+                return false;
+            }
+            if kind.is_dir() {
+                pending.push(entry.path());
+            }
+        }
+    }
+    true
 }
 
 /// The folders below `folder` that have a `.git`.
@@ -423,13 +474,16 @@ impl RepositoryGuard {
         cache: &Path,
         project: &Path,
     ) -> Self {
-        let record = repositories.record(write);
-        let real = canonicalize_existing(project);
-        // What a run cannot write to has nothing new.
-        let is_writable = write.iter().any(|root| real.starts_with(root));
-        let search = is_writable.then(|| NewRepositorySearch::begin(cache, project));
+        let search = NewRepositorySearch::begin(project, write);
+        let record = RepositoryRecord { snapshot: search.snapshot(), ..repositories.record(write) };
         let marker = RunMarker::begin(cache, project, &record);
-        Self { record: Some(record), search, marker, watch: None, recovered: repositories.recovered.clone() }
+        Self {
+            record: Some(record),
+            search: Some(search),
+            marker,
+            watch: None,
+            recovered: repositories.recovered.clone(),
+        }
     }
 
     /// Watches the indexes until the run is over. Gives what ends the run: `cancel`, or what is found.
@@ -449,7 +503,8 @@ impl RepositoryGuard {
         let mut planted = self.watch.take().map(IndexWatch::finish).unwrap_or_default();
         if let Some(record) = self.record.take() {
             planted.extend(record.check().planted);
-            planted.extend(self.search.take().iter().flat_map(|search| search.refuse_new(&record)));
+            let new = self.search.take().map(|search| search.refuse_new(&record, &planted));
+            planted.extend(new.into_iter().flatten());
         }
         self.marker = None;
         planted.sort_by(|one, other| one.path.cmp(&other.path).then(one.is_moved.cmp(&other.is_moved)));

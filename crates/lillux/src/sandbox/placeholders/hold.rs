@@ -10,7 +10,8 @@ use std::sync::{Mutex, PoisonError};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 
 use super::unchanged::is_unchanged;
-use super::{PlaceholderContent, ReservedName, start_time};
+use super::{PlaceholderContent, ReservedName};
+use crate::owner::process_start;
 
 /// The placeholders that one run holds, with a shared lock at each.
 #[derive(Debug, Default)]
@@ -97,8 +98,8 @@ fn is_at(file: &File, path: &Path) -> bool {
 pub(super) fn transfer_to(held: Vec<File>, pid: u32) {
     static TRANSFERRED: Mutex<BTreeMap<(u32, u64), Vec<File>>> = Mutex::new(BTreeMap::new());
     let mut transferred = TRANSFERRED.lock().unwrap_or_else(PoisonError::into_inner);
-    transferred.retain(|(pid, started), _| start_time(*pid) == Some(*started));
-    if let Some(started) = start_time(pid) {
+    transferred.retain(|(pid, started), _| process_start(*pid) == Some(*started));
+    if let Some(started) = process_start(pid) {
         transferred.entry((pid, started)).or_default().extend(held);
     }
 }

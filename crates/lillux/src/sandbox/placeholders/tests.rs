@@ -119,6 +119,64 @@ fn unreadable_name_is_not_treated_as_absent() {
     assert_eq!(entries(&root), [".git"]);
 }
 
+fn set_mode(path: &Path, mode: u32) {
+    file::set_mode(path, mode).expect("a mode");
+}
+
+/// Does something without what lets root enter any folder.
+fn as_ordinary_user(work: impl FnOnce() + Send + 'static) {
+    let run = move || {
+        use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+        if let Ok(mut sets) = capabilities(None) {
+            sets.effective &= !(CapabilitySet::DAC_OVERRIDE | CapabilitySet::DAC_READ_SEARCH);
+            set_capabilities(None, sets).expect("fewer capabilities");
+        }
+        work();
+    };
+    std::thread::spawn(run).join().expect("done");
+}
+
+#[test]
+fn folders_closed_by_a_run_keep_no_placeholder() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (root, records) = (folder.path().join("project"), folder.path().join("records"));
+    std::fs::create_dir_all(root.join(".git")).expect("folders");
+    let shown = root.clone();
+    as_ordinary_user(move || {
+        for (name, mode) in [("", 0o000), (".git", 0o000), ("", 0o555), (".git", 0o111)] {
+            let guard = PlaceholderGuard::acquire(&records, &root, &names(&root)).expect("placeholders");
+            assert_eq!(guard.placeholders.len(), 4);
+            set_mode(&root.join(name), mode);
+            drop(guard);
+            assert_eq!(leftovers(&records, &root), Vec::<PathBuf>::new());
+            assert_eq!((entries(&root), entries(&root.join(".git"))), (vec![".git".to_owned()], Vec::new()));
+        }
+    });
+    assert_eq!(entries(&shown), [".git"]);
+}
+
+#[test]
+fn placeholder_out_of_reach_is_removed_later() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (root, records) = (folder.path().join("project"), folder.path().join("records"));
+    std::fs::create_dir(&root).expect("a folder");
+    as_ordinary_user(move || {
+        let mut crashed = PlaceholderGuard::acquire(&records, &root, &names(&root)).expect("placeholders");
+        assert_eq!(leftovers(&records, &root), Vec::<PathBuf>::new());
+        crashed.held = HeldFiles::default();
+        drop(crashed.locks.take());
+        set_mode(&root, 0o000);
+        let left = leftovers(&records, &root);
+        assert_eq!(left.len(), 3);
+        let refused = PlaceholderGuard::acquire(&records, &root, &names(&root));
+        assert!(refused.is_err_and(|error| error.to_string().contains("cannot be looked at")));
+        assert_eq!(leftovers(&records, &root), left);
+        set_mode(&root, 0o755);
+        drop(PlaceholderGuard::acquire(&records, &root, &names(&root)).expect("placeholders"));
+        assert_eq!(entries(&root), Vec::<String>::new());
+    });
+}
+
 #[test]
 fn placeholder_changed_by_user_stays() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -353,7 +353,7 @@ fn stopped_outcome(failure: RunFailure, output: ProcessOutput) -> RunOutcome {
 /// A name that must be protected cannot be.
 pub(crate) fn placeholder_error(error: &io::Error) -> Error {
     Error::new(Code::NoSandbox, format!("cannot protect names of the project: {error}"))
-        .hint("the cache folder must be writable: rye doctor")
+        .hint("the cache folder must be writable, and the project's folders open to you: rye doctor")
 }
 
 pub(super) fn start_error(error: RunError) -> Error {
