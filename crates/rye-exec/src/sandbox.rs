@@ -26,6 +26,7 @@ mod home_dirs;
 mod index_watch;
 mod limits;
 mod new_repositories;
+mod project_limits;
 mod protected;
 mod replaced;
 mod repositories;
@@ -33,6 +34,7 @@ mod visible;
 
 pub use home_dirs::HomeDirs;
 use limits::LimitSettings;
+pub use project_limits::{ProjectLimit, ProjectLimits};
 pub use replaced::ProtectedFiles;
 use repositories::Repositories;
 pub use repositories::{PlantedRepository, RepositoryGuard};
