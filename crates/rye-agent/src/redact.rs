@@ -15,6 +15,7 @@ pub use stream::RedactStream;
 
 mod cache;
 mod encodings;
+mod file_values;
 mod stream;
 
 /// A value shorter than this is not a secret worth hiding: it would turn up everywhere.
@@ -31,6 +32,9 @@ const MAX_KEY_BYTES: usize = 32 << 10;
 const MIN_KEY_LINE_LEN: usize = 24;
 /// How many lines of another kind may stand between those: its headers, and an empty one.
 const MAX_OTHER_LINES: usize = 6;
+
+/// How large a compiled expression may be.
+const MAX_SEARCH_BYTES: usize = 64 << 20;
 
 const KEY_BEGIN: &str = "-----BEGIN ";
 
@@ -94,6 +98,8 @@ pub struct Redactor {
     combined: Option<Regex>,
     /// Compiled when the first shape is found: few texts hold any.
     patterns: OnceLock<Vec<(&'static str, Regex)>>,
+    /// The values alone, compiled when files are looked through.
+    value_search: OnceLock<Option<regex::bytes::Regex>>,
     values: BTreeMap<String, String>,
 }
 
@@ -121,15 +127,21 @@ impl Redactor {
 
     fn from_values(values: BTreeMap<String, String>) -> Self {
         if values.len() > MAX_VALUES {
-            return Self { combined: None, patterns: OnceLock::new(), values };
+            return Self {
+                combined: None,
+                patterns: OnceLock::new(),
+                value_search: OnceLock::from(None),
+                values,
+            };
         }
-        // The longest first: a value that begins with another is taken out as a whole.
-        let mut known: Vec<&String> = values.keys().collect();
-        known.sort_by_key(|value| std::cmp::Reverse(value.len()));
-        let known = known.into_iter().map(|value| regex::escape(value));
-        let all: Vec<String> =
-            known.chain(SECRET_PATTERNS.iter().map(|(_, shape)| ascii_pattern(shape))).collect();
-        Self { combined: compile_regex(&all.join("|")), patterns: OnceLock::new(), values }
+        let mut all = file_values::escape_values(&values);
+        all.extend(SECRET_PATTERNS.iter().map(|(_, shape)| ascii_pattern(shape)));
+        Self {
+            combined: compile_regex(&all.join("|")),
+            patterns: OnceLock::new(),
+            value_search: OnceLock::new(),
+            values,
+        }
     }
 
     /// Knows what is around this engine's process, and in the `.env` that its tools are given, by the names that the
@@ -334,7 +346,7 @@ fn ascii_pattern(shape: &str) -> String {
 }
 
 fn compile_regex(expression: &str) -> Option<Regex> {
-    regex::RegexBuilder::new(expression).size_limit(64 << 20).dfa_size_limit(8 << 20).build().ok()
+    regex::RegexBuilder::new(expression).size_limit(MAX_SEARCH_BYTES).dfa_size_limit(8 << 20).build().ok()
 }
 
 #[cfg(test)]

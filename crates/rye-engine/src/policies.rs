@@ -7,11 +7,13 @@ use rye_exec::{environment, sandbox};
 use rye_item::ItemId;
 use rye_item::space::Space;
 use rye_item::text::one_line;
+use rye_space::AI_FOLDER;
 use rye_space::config::{LayerTrust, MergedConfig};
 use rye_space::file_stamp::{self, MonitoredSet};
 
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
+use crate::verbs::execute::home_dirs;
 
 /// What of the surroundings reaches a process, and what a process may touch.
 #[derive(Clone, Debug)]
@@ -88,6 +90,32 @@ impl Engine {
         Err(Error::new(Code::Invalid, message)
             .hint(format!("correct the file, then sign it: rye sign config {id}"))
             .hint(format!("see what counts: rye config show {id}")))
+    }
+
+    /// What in this project no tool may change or see: for changes that were made on another machine.
+    ///
+    /// # Errors
+    /// When a setting is not what it must be.
+    pub fn project_limits(&self) -> Result<sandbox::ProjectLimits> {
+        let roots = &self.workspace.roots;
+        let project = roots.project.clone().unwrap_or_else(|| roots.cache.join("none"));
+        let paths = sandbox::SandboxPaths {
+            project_ai: project.join(AI_FOLDER),
+            project,
+            user_ai: roots.user_ai(),
+            home: self.host.home.clone(),
+            homes: home_dirs(self),
+            approved_projects: Vec::new(),
+            program_folders: Vec::new(),
+            cache: roots.cache.clone(),
+            signing_keys: roots.signing_keys.clone(),
+            temporary: None,
+            required: Vec::new(),
+        };
+        let policy = self.policies()?.sandbox;
+        sandbox::ProjectLimits::new(&policy, &paths, &self.host.variables).map_err(|error| {
+            Error::new(Code::Invalid, error.to_string()).hint("settings: rye config show execution/sandbox")
+        })
     }
 
     /// Which variables may reach a tool, and which look like secrets.

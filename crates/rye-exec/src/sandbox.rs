@@ -27,6 +27,7 @@ mod index_watch;
 mod limits;
 mod links;
 mod new_repositories;
+mod project_limits;
 mod protected;
 mod replaced;
 mod repositories;
@@ -35,6 +36,7 @@ mod visible;
 
 pub use home_dirs::HomeDirs;
 use limits::LimitSettings;
+pub use project_limits::{ProjectLimit, ProjectLimits};
 pub use replaced::ProtectedFiles;
 use repositories::Repositories;
 pub use repositories::{PlantedRepository, RepositoryGuard};

@@ -358,3 +358,41 @@ fn link_to_protected_name_is_denied() {
     let denied = world.plan(&settings(), Some(&json!({"write": ["{project_path}/build"]})));
     assert!(matches!(denied, Err(SandboxError::Denied { .. })), "{denied:?}");
 }
+
+#[test]
+fn project_limits_follow_the_settings() {
+    let world = World::new();
+    let settings = json!({
+        "hidden": ["~/.ssh", world.at("project/secrets").display().to_string()],
+        "protected": [".vscode/", ".git/hooks/", ".envrc"],
+        "read_only": ["{project_path}/vendor/", world.at("project/docs/law").display().to_string()],
+    });
+    let policy = SandboxPolicy::from_settings(&settings).expect("a policy");
+    let limits = ProjectLimits::new(&policy, &world.paths(), &BTreeMap::new()).expect("limits");
+    for (path, expected) in [
+        ("secrets/key", Some(ProjectLimit::Hidden)),
+        ("SECRETS", Some(ProjectLimit::Hidden)),
+        (".vscode/tasks.json", Some(ProjectLimit::Protected)),
+        ("inner/.VSCode/tasks.json", Some(ProjectLimit::Protected)),
+        (".vs\u{200d}code", Some(ProjectLimit::Protected)),
+        ("inner/.envrc", Some(ProjectLimit::Protected)),
+        (".git", Some(ProjectLimit::Protected)),
+        ("vendor/a.c", Some(ProjectLimit::ReadOnly)),
+        ("docs", Some(ProjectLimit::ReadOnly)),
+        ("docs/law/1", Some(ProjectLimit::ReadOnly)),
+        (".ai/config/x.yaml", Some(ProjectLimit::ReadOnly)),
+        ("lockfiles/x", Some(ProjectLimit::ReadOnly)),
+        ("docs/page", None),
+        (".vscode-notes/x", None),
+        ("hooks/x", None),
+        ("src/a.rs", None),
+    ] {
+        assert_eq!(limits.change_limit(path), expected, "{path}");
+    }
+    assert!(limits.is_hidden("secrets/key") && !limits.is_hidden("docs/law/1"));
+    // A project in a hidden folder is hidden as a whole.
+    let settings = json!({"hidden": [world.root.display().to_string()]});
+    let policy = SandboxPolicy::from_settings(&settings).expect("a policy");
+    let limits = ProjectLimits::new(&policy, &world.paths(), &BTreeMap::new()).expect("limits");
+    assert!(limits.is_hidden("src/a.rs"));
+}

@@ -10,6 +10,7 @@ pub mod checkout;
 pub mod condition;
 pub mod diagnostic;
 pub mod extractor;
+pub mod file_name;
 pub mod id;
 #[cfg(feature = "parsers")]
 pub mod inputs;

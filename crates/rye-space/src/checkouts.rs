@@ -15,10 +15,7 @@ const MAX_WORKTREES: usize = 1024;
 #[must_use]
 pub fn related_checkouts(folder: &Path) -> Vec<PathBuf> {
     let Some(own) = git_dir(folder) else { return Vec::new() };
-    let common = match first_line(&own.join("commondir")) {
-        Some(line) => canonicalize_existing(&own.join(line)),
-        None => own.clone(),
-    };
+    let common = common_dir(&own);
     let mut found = Vec::new();
     for git in [&own, &common] {
         // A submodule's folder lies below `.git/modules` of the repository that contains it.
@@ -37,6 +34,19 @@ pub fn related_checkouts(folder: &Path) -> Vec<PathBuf> {
     found.dedup();
     found.retain(|path| path != folder && path.is_dir());
     found
+}
+
+/// The git folder that all checkouts of the repository of `folder` share.
+#[must_use]
+pub fn common_git_dir(folder: &Path) -> Option<PathBuf> {
+    git_dir(folder).map(|own| common_dir(&own))
+}
+
+fn common_dir(own: &Path) -> PathBuf {
+    match first_line(&own.join("commondir")) {
+        Some(line) => canonicalize_existing(&own.join(line)),
+        None => own.to_owned(),
+    }
 }
 
 /// The git folder of a checkout: `.git` itself, or what the file of that name leads to.
@@ -80,6 +90,9 @@ mod tests {
         }
         let git = main.join(".git");
         assert_eq!(related_checkouts(&first), [main.clone(), git.clone(), second.clone()]);
+        for checkout in [&main, &first, &second] {
+            assert_eq!(common_git_dir(checkout), Some(git.clone()));
+        }
         assert_eq!(related_checkouts(&main), [first, git, second]);
         assert_eq!(related_checkouts(&root), Vec::<PathBuf>::new());
     }

@@ -1,12 +1,12 @@
 //! The rules of `.gitignore` and `.ignore` files, for who goes through folders.
 
 use std::ffi::OsStr;
-use std::io::Read as _;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 
-use super::Dir;
+use super::{Dir, DirError, OpenFile};
 
 /// The names of files with rules. Later rules win: `.ignore` is the stronger one.
 pub const IGNORE_FILES: [&str; 2] = [".gitignore", ".ignore"];
@@ -46,7 +46,7 @@ impl IgnoreRules {
     /// Adds the rules in `folder`, whose path from the top of the walk is `relative`. Of [`IGNORE_FILES`], those that
     /// `may_read` refuses have none; nor has one that cannot be read, as for git.
     pub fn add(&mut self, folder: &Dir, relative: &Path, may_read: impl Fn(&Path) -> bool) {
-        let mut builder = GitignoreBuilder::new("");
+        let mut texts = Vec::new();
         for name in IGNORE_FILES {
             let Ok(opened) = folder.open_child_file(OsStr::new(name)) else { continue };
             if !may_read(&opened.path) {
@@ -54,15 +54,56 @@ impl IgnoreRules {
             }
             let mut bytes = Vec::new();
             let _ = opened.file.take(MAX_BYTES).read_to_end(&mut bytes);
-            for line in String::from_utf8_lossy(&bytes).lines() {
+            texts.push(bytes);
+        }
+        let _ = self.add_texts(&texts, relative);
+    }
+
+    /// As [`IgnoreRules::add`], for who must not pass over a rule.
+    ///
+    /// # Errors
+    /// When something of that name is there and cannot be read in full, or is not understood.
+    pub fn add_all(&mut self, folder: &Dir, relative: &Path) -> Result<(), DirError> {
+        let mut texts = Vec::new();
+        for name in IGNORE_FILES {
+            match folder.open_child_file(OsStr::new(name)) {
+                Ok(opened) => texts.push(read_whole(opened)?),
+                Err(error) if error.is_absent() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.add_texts(&texts, relative)
+            .map_err(|error| DirError::io("read the rules in", folder.path(), io::Error::other(error)))
+    }
+
+    /// Adds the rules of a file that is none of [`IGNORE_FILES`], such as `.git/info/exclude`, for the whole walk.
+    ///
+    /// # Errors
+    /// When it is there and cannot be read in full, or is not understood.
+    pub fn add_file(&mut self, folder: &Dir, name: &OsStr) -> Result<(), DirError> {
+        let opened = match folder.open_child_file(name) {
+            Ok(opened) => opened,
+            Err(error) if error.is_absent() => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let path = opened.path.clone();
+        self.add_texts(&[read_whole(opened)?], Path::new(""))
+            .map_err(|error| DirError::io("read the rules in", &path, io::Error::other(error)))
+    }
+
+    fn add_texts(&mut self, texts: &[Vec<u8>], relative: &Path) -> Result<(), ignore::Error> {
+        let mut builder = GitignoreBuilder::new("");
+        for text in texts {
+            for line in String::from_utf8_lossy(text).lines() {
+                // As for git, a line that is not understood names nothing.
                 let _ = builder.add_line(None, line);
             }
         }
-        if let Ok(rules) = builder.build()
-            && !rules.is_empty()
-        {
+        let rules = builder.build()?;
+        if !rules.is_empty() {
             self.0.push(FolderRules { depth: relative.components().count(), rules });
         }
+        Ok(())
     }
 
     /// Whether the rules of the nearest folder that has one for `path` leave it out.
@@ -77,6 +118,14 @@ impl IgnoreRules {
         }
         false
     }
+}
+
+fn read_whole(opened: OpenFile) -> Result<Vec<u8>, DirError> {
+    let failed = |error: io::Error| DirError::io("read", &opened.path, error);
+    let mut bytes = Vec::new();
+    opened.file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(failed)?;
+    let is_longer = u64::try_from(bytes.len()).is_ok_and(|length| length > MAX_BYTES);
+    if is_longer { Err(failed(io::ErrorKind::FileTooLarge.into())) } else { Ok(bytes) }
 }
 
 #[cfg(test)]
@@ -110,5 +159,26 @@ mod tests {
         assert!(is_ignored(&rules, "a/a.log"));
         rules.add(&inner, Path::new("a"), |path| !path.ends_with("a/.gitignore"));
         assert!(is_ignored(&rules, "a/a.log"), "a file that may not be read has no rules");
+    }
+
+    #[test]
+    fn rules_that_cannot_be_read_are_refused() {
+        let top = tempfile::tempdir().expect("a folder");
+        let folder = Dir::open(top.path()).expect("the folder");
+        let mut rules = IgnoreRules::default();
+        rules.add_all(&folder, Path::new("")).expect("there are none");
+        rules.add_file(&folder, OsStr::new("exclude")).expect("there is none");
+        std::os::unix::fs::symlink("elsewhere", top.path().join(".ignore")).expect("a link");
+        assert!(rules.add_all(&folder, Path::new("")).is_err());
+        file::remove(&top.path().join(".ignore")).expect("removed");
+        let long = "#".repeat(usize::try_from(MAX_BYTES).expect("a size") + 1);
+        for name in [".gitignore", "exclude"] {
+            file::write_atomic(&top.path().join(name), long.as_bytes(), FileMode::Preserve).expect("a file");
+        }
+        assert!(rules.add_all(&folder, Path::new("")).is_err());
+        assert!(rules.add_file(&folder, OsStr::new("exclude")).is_err());
+        file::write_atomic(&top.path().join("exclude"), b"*.log\n", FileMode::Preserve).expect("a file");
+        rules.add_file(&folder, OsStr::new("exclude")).expect("read");
+        assert!(rules.is_ignored(Path::new("a/b.log"), false));
     }
 }

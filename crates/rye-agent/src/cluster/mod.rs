@@ -14,8 +14,10 @@ mod submit;
 mod tree;
 mod worker;
 
+pub(crate) use checkout::KeptPatch;
 pub use checkout::{
-    ApplyReport, Checkout, CheckoutPatch, CheckoutRequest, PatchSummary, parse_checkout, read_patch,
+    ApplyReport, Checkout, CheckoutPatch, CheckoutRequest, CheckoutRules, PatchSummary, parse_checkout,
+    read_patch,
 };
 pub use labels::{WORKER_HOST, WorkerOffer, WorkerProcess, placement_reason};
 pub use submission::{SubmissionBody, SubmissionError};

@@ -6,13 +6,15 @@ use std::sync::Arc;
 
 use lillux::Digest;
 use rye_engine::lockfiles::freeze_project;
-use rye_engine::{Code, Error, Result};
+use rye_engine::{Code, Engine, Error, Result};
 use rye_item::Space;
 use rye_item::text::join_first;
 use rye_trust::Subject;
 
 use super::archive::FileArchive;
-use super::checkout::{Checkout, CheckoutRequest, FrozenSnapshot, freeze_snapshot, parse_checkout};
+use super::checkout::{
+    Checkout, CheckoutRequest, CheckoutRules, FrozenSnapshot, LeftOutFiles, freeze_snapshot, parse_checkout,
+};
 use super::labels::{needed_labels, parse_label, secret_label};
 use super::submission::SubmissionBody;
 use crate::journal::JournalHeader;
@@ -98,7 +100,7 @@ impl Threads {
             for secret in &options.secrets {
                 labels.insert(parse_label(&secret_label(secret))?);
             }
-            let frozen = freeze_checkout(checkout.as_ref(), project.as_deref())?;
+            let frozen = freeze_checkout(&engine, checkout.as_ref(), project.as_deref())?;
             labels.extend(frozen.checkout.as_ref().map(|checkout| checkout.label().to_owned()));
             let body = SubmissionBody {
                 format: SubmissionBody::FORMAT,
@@ -145,7 +147,7 @@ struct FrozenSubmission {
     /// The signed submission, and what it names.
     parts: Vec<Vec<u8>>,
     /// Project files that do not travel, and why.
-    left_out: Vec<(String, &'static str)>,
+    left_out: LeftOutFiles,
 }
 
 /// The project files of a submission.
@@ -153,10 +155,14 @@ struct FrozenSubmission {
 struct FrozenCheckout {
     checkout: Option<Checkout>,
     parts: Vec<Vec<u8>>,
-    left_out: Vec<(String, &'static str)>,
+    left_out: LeftOutFiles,
 }
 
-fn freeze_checkout(request: Option<&CheckoutRequest>, project: Option<&Path>) -> Result<FrozenCheckout> {
+fn freeze_checkout(
+    engine: &Engine,
+    request: Option<&CheckoutRequest>,
+    project: Option<&Path>,
+) -> Result<FrozenCheckout> {
     match (request, project) {
         (None | Some(CheckoutRequest::NoFiles), _) => Ok(FrozenCheckout::default()),
         (Some(CheckoutRequest::Git { address, commit }), _) => {
@@ -164,7 +170,8 @@ fn freeze_checkout(request: Option<&CheckoutRequest>, project: Option<&Path>) ->
             Ok(FrozenCheckout { checkout: Some(checkout), ..FrozenCheckout::default() })
         }
         (Some(CheckoutRequest::Snapshot), Some(project)) => {
-            let FrozenSnapshot { manifest, mut parts, left_out } = freeze_snapshot(project)?;
+            let FrozenSnapshot { manifest, mut parts, left_out } =
+                freeze_snapshot(project, &CheckoutRules::from_engine(engine)?)?;
             let checkout = Some(Checkout::Snapshot { manifest: Digest::of(&manifest).to_hex() });
             parts.push(manifest);
             Ok(FrozenCheckout { checkout, parts, left_out })
@@ -179,7 +186,12 @@ fn freeze_checkout(request: Option<&CheckoutRequest>, project: Option<&Path>) ->
 /// Files that are named.
 const MAX_NAMED: usize = 5;
 
-fn left_out_notice(left_out: &[(String, &'static str)]) -> Option<String> {
-    let named: Vec<String> = left_out.iter().map(|(path, reason)| format!("{path} ({reason})")).collect();
-    (!named.is_empty()).then(|| format!("not in the snapshot: {}", join_first(&named, MAX_NAMED)))
+fn left_out_notice(left_out: &LeftOutFiles) -> Option<String> {
+    let named: Vec<String> =
+        left_out.files.iter().map(|(path, reason)| format!("{path} ({reason})")).collect();
+    let more = match left_out.more {
+        0 => String::new(),
+        more => format!("; {more} beside these"),
+    };
+    (!named.is_empty()).then(|| format!("not in the snapshot: {}{more}", join_first(&named, MAX_NAMED)))
 }

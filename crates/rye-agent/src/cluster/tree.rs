@@ -28,6 +28,8 @@ pub(super) struct WorkerTree {
     pub(super) threads: Threads,
     pub(super) last_used: std::sync::Mutex<Instant>,
     folder: PathBuf,
+    root: ThreadId,
+    checkout: Option<Arc<TreeCheckout>>,
 }
 
 impl Drop for WorkerTree {
@@ -61,20 +63,22 @@ impl WorkerTree {
         trees: &Path,
         body: Arc<SubmissionBody>,
     ) -> Result<Self> {
-        let folder = trees.join(body.thread.as_str());
+        // One that was opened before may still be in use.
+        let folder = trees.join(format!("{}-{}", body.thread, lillux::file::unique_name()?));
         let unpack = {
             let (setup, place, body, folder) =
                 (Arc::clone(setup), place.clone(), Arc::clone(&body), folder.clone());
-            move || -> Result<Threads> {
+            move || -> Result<(Threads, Option<Arc<TreeCheckout>>)> {
                 let (engine, checkout) = unpack(&setup, &place.store.store, &body, &folder)?;
-                let recorder = checkout.map(|checkout| Arc::new(PatchRecorder(Arc::new(checkout))));
+                let checkout = checkout.map(Arc::new);
+                let recorder = checkout.clone().map(|checkout| Arc::new(PatchRecorder(checkout)));
                 let stop_recorder = recorder.map(|recorder| recorder as Arc<dyn StopRecorder>);
                 let place = WorkerPlace { stop_recorder, ..place };
                 let (again, project) = (Arc::clone(&setup), folder.join("project"));
                 // Opened again when the worker's own keys or settings change.
                 let engines =
                     EnginePool::new(1, move |(): &()| open_engine(&again, &project)).with_engine(&(), engine);
-                Threads::open(ThreadsSetup {
+                let threads = Threads::open(ThreadsSetup {
                     engine: Arc::new(move || Ok(engines.engine(&())?.engine)),
                     environment: setup.environment.clone(),
                     listener: None,
@@ -82,21 +86,32 @@ impl WorkerTree {
                     folder: place.store.folder.clone(),
                     background: Some(background),
                     worker: Some(place),
-                })
+                })?;
+                Ok((threads, checkout))
             }
         };
         let opened = tokio::task::spawn_blocking(unpack).await;
         let opened = opened.map_err(|error| Error::new(Code::Io, format!("it broke off: {error}")));
-        let threads = match opened.and_then(|opened| opened) {
+        let (threads, checkout) = match opened.and_then(|opened| opened) {
             Ok(opened) => opened,
             Err(error) => {
                 let _ = lillux::file::remove_tree(&folder);
                 return Err(error);
             }
         };
-        let tree = Self { threads, last_used: std::sync::Mutex::new(Instant::now()), folder };
+        let (last_used, root) = (std::sync::Mutex::new(Instant::now()), body.thread.clone());
+        let tree = Self { threads, last_used, folder, root, checkout };
         check_root(&tree.threads, &body, &setup.secrets).await?;
         Ok(tree)
+    }
+
+    /// Whether its files are those that the store has of the tree: another worker may have had it meanwhile.
+    pub(super) async fn is_current(&self) -> Result<bool> {
+        let Some(checkout) = self.checkout.clone() else { return Ok(true) };
+        let (threads, root) = (self.threads.clone(), self.root.clone());
+        let look = move || checkout.is_current(&root, |id| threads.runs(id));
+        let looked = tokio::task::spawn_blocking(look).await;
+        looked.map_err(|error| Error::new(Code::Io, format!("it broke off: {error}")))?
     }
 }
 
@@ -113,7 +128,7 @@ fn unpack(
         _ => Err(error),
     })?;
     lillux::file::create_dirs(&project, true)?;
-    let checkout = match &body.checkout {
+    let mut checkout = match &body.checkout {
         Some(checkout) => {
             let places = &setup.allowed_checkout_prefixes;
             let mut made = TreeCheckout::make(checkout, folder, store, &setup.engine, places)?;
@@ -130,6 +145,9 @@ fn unpack(
     let archive = FileArchive { files: body.files.clone(), bytes: store.blob(&digest)? };
     archive.unpack(&project)?;
     let engine = open_engine(setup, &project)?;
+    if let Some(checkout) = &mut checkout {
+        checkout.set_rules(&engine)?;
+    }
     let tools: std::result::Result<Vec<ItemRef>, _> =
         body.tools.iter().map(|tool| ItemRef::parse(Some("tool"), tool)).collect();
     enforce_frozen(&engine, &tools?)?;

@@ -215,7 +215,8 @@ impl ThreadDriver {
         let mut change = status_change(outcome);
         let instance = &self.state.spec.instance;
         if let Some(recorder) = self.deps.stop_recorder.as_ref().filter(|_| instance.parent.is_none()) {
-            let (name, value) = recorder.record(&instance.thread_id, self.deps.clock.now_ms()).await;
+            let at_ms = self.deps.clock.now_ms();
+            let (name, value) = recorder.record(&instance.thread_id, at_ms, &self.deps.redactor).await;
             if let Some(Value::Object(result)) = &mut change.result {
                 result.insert(name.to_owned(), value);
             }

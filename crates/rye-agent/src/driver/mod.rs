@@ -187,8 +187,13 @@ pub struct DriverDeps {
 
 /// Adds to what is recorded of a thread that ended or stopped: under a name, beside its outcome.
 pub trait StopRecorder: Send + Sync {
-    /// What is to be recorded. It fails in its own words: the thread has stopped in any case.
-    fn record(&self, thread: &ThreadId, at_ms: u64) -> BoxFuture<'_, (&'static str, Value)>;
+    /// What is to be recorded, without what the redactor knows. It fails in its own words: the thread has stopped in any case.
+    fn record<'a>(
+        &'a self,
+        thread: &ThreadId,
+        at_ms: u64,
+        redactor: &Arc<Redactor>,
+    ) -> BoxFuture<'a, (&'static str, Value)>;
 }
 
 /// How a thread is asked to end.

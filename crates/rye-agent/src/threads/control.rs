@@ -18,6 +18,7 @@ use super::resume::{ResumeOptions, held_error};
 use super::running::RunningThreads;
 use super::wait::WaitRequest;
 use super::{FinishedThread, Threads};
+use crate::cluster::KeptPatch;
 use crate::config::{ChildAction, ChildPolicy};
 use crate::driver::{CancelSignal, DriverError, MillisClock, ThreadDriver};
 use crate::machine::ThreadEvent;
@@ -247,7 +248,10 @@ impl ThreadControl {
                 let tokens = point.interrupted.tokens();
                 let event = ThreadEvent::Terminated { status, reason: reason.to_owned(), spend, tokens };
                 let no_model = Arc::new(OfflineProvider::new(Vec::new(), Vec::new(), Map::new()));
-                let deps = self.drivers.deps(&row.id, Arc::new(NoChildren));
+                let mut deps = self.drivers.deps(&row.id, Arc::new(NoChildren));
+                if deps.stop_recorder.is_none() {
+                    deps.stop_recorder = KeptPatch::of_row(row).map(|kept| Arc::new(kept) as _);
+                }
                 let driver = ThreadDriver::new(deps, point, claim, no_model, CancelSignal::default());
                 match driver.run(event).await {
                     Ok(_) | Err(DriverError::EndedElsewhere(_)) => Ok(()),
@@ -274,7 +278,8 @@ impl ThreadControl {
         status: ThreadStatus,
         reason: &str,
     ) -> Result<()> {
-        let status = StatusChange { to: status, reason: None, result: None, error: Some(reason.to_owned()) };
+        let result = KeptPatch::of_row(row).map(KeptPatch::into_result);
+        let status = StatusChange { to: status, reason: None, result, error: Some(reason.to_owned()) };
         let ended = row.clone();
         let settlements = self.records.run_blocking(move |records| {
             records.unknown_settlements(&ended.id, &ended.directive, &ended.model)

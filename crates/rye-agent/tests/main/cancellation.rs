@@ -5,7 +5,10 @@ use std::sync::{Arc, Mutex, OnceLock};
 use rye_agent::driver::{CancelSignal, Listener};
 use rye_agent::prepare::ThreadRequest;
 use rye_agent::status::ThreadStatus;
-use rye_agent::store::{ApprovalDecision, ClaimOutcome, ClaimPolicy, Owner, StoreHandle, ThreadFilter};
+use rye_agent::store::{
+    ApprovalDecision, ClaimOutcome, ClaimPolicy, Owner, StatusChange, StoreHandle, ThreadCommit,
+    ThreadFilter, current_owner,
+};
 use rye_agent::thread_id::ThreadId;
 use rye_agent::threads::{FinishedThread, ResumeOptions, StartedThread, Threads};
 use rye_item::{ItemId, ItemRef, ItemType};
@@ -248,6 +251,40 @@ async fn suspended_child_ends_with_parent() {
     assert_eq!(wait_finished(parent).await.outcome.status, ThreadStatus::Cancelled);
     wait_for_status(&threads, ThreadStatus::Cancelled, 2).await;
     assert_eq!(threads.store().open_approvals(None).expect("questions").approvals, []);
+}
+
+#[tokio::test]
+async fn cancel_from_elsewhere_keeps_the_patch() {
+    let model = FakeModel::start(|_| {
+        FakeReply::calls([("rye_agent_threads_human_approval", json!({"prompt": "May I?"}))])
+    });
+    let space = TestSpace::with_model(&model, "openai");
+    space.directive("team/asker", PERMISSIONS, "", "I am the asker.");
+    let threads = space.threads();
+    let finished = wait_finished(start(&threads, "team/asker").await).await;
+    assert_eq!(finished.outcome.status, ThreadStatus::Suspended);
+    // As the worker that ran it records it.
+    let (store, id) = (threads.store(), &finished.thread_id);
+    let patch = json!({"digest": "ab".repeat(32), "files": 1, "incomplete": false});
+    let claimed = store.shared().claim(id, &current_owner(), ClaimPolicy::Free, 1).await.expect("judged");
+    let ClaimOutcome::Claimed { claim, .. } = claimed else { panic!("{claimed:?}") };
+    let row = store.shared().thread(id).await.expect("read").expect("a thread");
+    let mut result = row.result.expect("a result");
+    result["patch"] = patch.clone();
+    let stop = StatusChange {
+        reason: row.reason,
+        result: Some(result),
+        ..StatusChange::to(ThreadStatus::Suspended)
+    };
+    for (status, is_last) in [(StatusChange::to(ThreadStatus::Running), false), (stop, true)] {
+        let commit =
+            ThreadCommit { status: Some(status), is_last, ..ThreadCommit::new(id.clone(), claim, 1) };
+        store.shared().commit(commit).await.expect("committed");
+    }
+    threads.cancel(id, "enough").await.expect("cancelled");
+    let row = store.shared().thread(id).await.expect("read").expect("a thread");
+    assert_eq!(row.status, ThreadStatus::Cancelled);
+    assert_eq!(row.result.map(|result| result["patch"].clone()), Some(patch));
 }
 
 #[tokio::test]

@@ -1,13 +1,18 @@
-//! Applying a patch to a project: everything is checked before anything is written.
+//! Applying a patch to a project: everything is checked before anything is written, and what was written is undone if the rest
+//! cannot be.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use rye_engine::Result;
 use rye_item::text::{join_first, one_line};
 
-use super::content::{FileBytes, FileContent};
+use super::apply_steps::{ApplySteps, files_below};
+use super::content::{FileBytes, FileContent, FoundEntry};
 use super::patch::CheckoutPatch;
 use super::refused;
+use super::repository_shape::RepositoryShape;
+use super::rules::CheckoutRules;
 
 /// Conflicts that are named.
 const MAX_NAMED: usize = 5;
@@ -21,25 +26,27 @@ pub struct ApplyReport {
     pub unchanged: Vec<String>,
 }
 
+/// What is to be done, by path.
+#[derive(Default)]
+struct ApplyPlan<'a> {
+    removals: BTreeMap<&'a str, FileBytes>,
+    writes: BTreeMap<&'a str, FileBytes>,
+    unchanged: Vec<String>,
+    conflicts: BTreeSet<&'a str>,
+}
+
 impl CheckoutPatch {
     /// Applies the patch below `project`. Nothing is written unless each file is as it was for the thread, or as the patch
-    /// makes it.
+    /// makes it; and if one cannot be written, those before it are put back.
     ///
     /// # Errors
-    /// Which files are not, or that the system refuses.
-    pub fn apply(&self, project: &Path) -> Result<ApplyReport> {
-        let mut report = ApplyReport::default();
-        let (mut conflicts, mut writes) = (Vec::new(), Vec::new());
-        for change in &self.changes {
-            let file = |content: &Option<FileContent>| content.as_ref().map(FileContent::to_file).transpose();
-            let (before, after) = (file(&change.before)?, file(&change.after)?);
-            match FileBytes::read(project, &change.path) {
-                Ok(now) if now == after => report.unchanged.push(change.path.clone()),
-                Ok(now) if now == before => writes.push((change.path.as_str(), after)),
-                Ok(_) | Err(_) => conflicts.push(format!("`{}`", one_line(&change.path))),
-            }
-        }
-        if !conflicts.is_empty() {
+    /// Which files are not, that the rules refuse one, or that the system refuses.
+    pub fn apply(&self, project: &Path, rules: &CheckoutRules) -> Result<ApplyReport> {
+        self.check_changes(rules, Some(project))?;
+        let plan = self.plan(project)?;
+        if !plan.conflicts.is_empty() {
+            let conflicts: Vec<String> =
+                plan.conflicts.iter().map(|path| format!("`{}`", one_line(path))).collect();
             let message = format!(
                 "the patch does not apply: {} changed since the thread had them; nothing was written",
                 join_first(&conflicts, MAX_NAMED)
@@ -48,150 +55,98 @@ impl CheckoutPatch {
                 .detail("thread_id", self.thread.as_str())
                 .hint(format!("merge it: rye thread patch {} | git apply --reject", self.thread)));
         }
-        for (path, after) in writes {
-            match after {
-                Some(after) => after.write(project, path)?,
-                None => lillux::file::remove_beneath(project, Path::new(path))?,
-            }
-            report.changed.push(path.to_owned());
+        let mut steps = ApplySteps::new(project);
+        if let Err(error) = steps.run(&plan.removals, &plan.writes) {
+            let reason = one_line(&error.to_string());
+            let left = steps.undo();
+            let message = match left.is_empty() {
+                true => format!("the patch cannot be applied: {reason}; everything was put back"),
+                false => {
+                    let left: Vec<String> = left.iter().map(|path| format!("`{}`", one_line(path))).collect();
+                    let named = join_first(&left, MAX_NAMED);
+                    format!("the patch cannot be applied: {reason}; {named} could not be put back")
+                }
+            };
+            return Err(refused(message).detail("thread_id", self.thread.as_str()));
         }
-        Ok(report)
+        let mut changed: Vec<String> =
+            plan.removals.keys().chain(plan.writes.keys()).map(|path| (*path).to_owned()).collect();
+        changed.sort();
+        Ok(ApplyReport { changed, unchanged: plan.unchanged })
+    }
+
+    /// Refuses what no patch may change.
+    pub(super) fn check_changes(&self, rules: &CheckoutRules, project: Option<&Path>) -> Result<()> {
+        let shape = self.repository_shape();
+        for change in &self.changes {
+            let repository =
+                || shape.contains(&change.path, project).then_some(super::rules::Exclusion::Repository);
+            if let Some(reason) = rules.change_exclusion(&change.path).or_else(repository) {
+                let shown = one_line(&change.path);
+                return Err(refused(format!("the patch changes `{shown}`, which {}", reason.reason()))
+                    .detail("thread_id", self.thread.as_str()));
+            }
+        }
+        Ok(())
+    }
+
+    fn repository_shape(&self) -> RepositoryShape {
+        let written = self.changes.iter().filter(|change| change.after.is_some());
+        RepositoryShape::new(written.map(|change| change.path.as_str()))
+    }
+
+    /// Compares the patch with what is there.
+    fn plan(&self, project: &Path) -> Result<ApplyPlan<'_>> {
+        let mut plan = ApplyPlan::default();
+        let mut folders = Vec::new();
+        for change in &self.changes {
+            let file = |content: &Option<FileContent>| content.as_ref().map(FileContent::to_file).transpose();
+            let (before, after) = (file(&change.before)?, file(&change.after)?);
+            let path = change.path.as_str();
+            match (FoundEntry::find(project, path), before, after) {
+                // A folder where a file is to be gone: it is gone.
+                (FoundEntry::Absent | FoundEntry::Folder, _, None) => plan.unchanged.push(path.to_owned()),
+                (FoundEntry::Absent, None, Some(after)) => _ = plan.writes.insert(path, after),
+                (FoundEntry::Folder, None, Some(after)) => {
+                    folders.push(path);
+                    plan.writes.insert(path, after);
+                }
+                (FoundEntry::File(now), _, Some(after)) if now == after => {
+                    plan.unchanged.push(path.to_owned());
+                }
+                (FoundEntry::File(now), Some(before), after) if now == before => match after {
+                    Some(after) => _ = plan.writes.insert(path, after),
+                    None => _ = plan.removals.insert(path, before),
+                },
+                (FoundEntry::Absent | FoundEntry::Folder, Some(_), Some(_))
+                | (FoundEntry::File(_) | FoundEntry::Other(_), ..) => _ = plan.conflicts.insert(path),
+            }
+        }
+        // A folder gives way to a file when the patch removes all that is in it.
+        for folder in folders {
+            let is_emptied = files_below(project, folder)
+                .is_some_and(|files| files.iter().all(|file| plan.removals.contains_key(file.as_str())));
+            if !is_emptied {
+                plan.conflicts.insert(folder);
+            }
+        }
+        let blocked: Vec<&str> =
+            plan.writes.keys().copied().filter(|path| plan.is_blocked(project, path)).collect();
+        plan.conflicts.extend(blocked);
+        Ok(plan)
+    }
+}
+
+impl ApplyPlan<'_> {
+    /// Whether a file is on the way to a path that the patch does not remove.
+    fn is_blocked(&self, project: &Path, path: &str) -> bool {
+        path.match_indices('/').map(|(at, _)| &path[..at]).any(|above| {
+            !self.removals.contains_key(above)
+                && matches!(FoundEntry::find(project, above), FoundEntry::File(_) | FoundEntry::Other(_))
+        })
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::{Value, json};
-
-    use super::*;
-    use crate::thread_id::ThreadId;
-
-    fn write(root: &Path, path: &str, bytes: &[u8], is_executable: bool) {
-        FileBytes { bytes: bytes.to_vec(), is_executable }.write(root, path).expect("written");
-    }
-
-    fn id() -> ThreadId {
-        ThreadId::parse("thread-0a1b2c3d4e5f").expect("an id")
-    }
-
-    struct World {
-        base: tempfile::TempDir,
-        project: tempfile::TempDir,
-    }
-
-    fn world() -> World {
-        let world = World {
-            base: tempfile::tempdir().expect("a folder"),
-            project: tempfile::tempdir().expect("a folder"),
-        };
-        for root in [world.base.path(), world.project.path()] {
-            write(root, "src/a.txt", b"one\ntwo\n", false);
-            write(root, "src/gone.txt", b"x\n", false);
-            write(root, "bin/run", b"#!/bin/sh\n", false);
-            write(root, "logo.bin", &[0, 159, 146], false);
-            write(root, ".gitignore", b"target/\n", false);
-        }
-        world
-    }
-
-    fn change_project(project: &Path) {
-        write(project, "src/a.txt", b"one\n2\n", false);
-        write(project, "new/deep/b.txt", b"new\n", false);
-        write(project, "bin/run", b"#!/bin/sh\n", true);
-        write(project, "logo.bin", &[0, 1], false);
-        write(project, "target/out.o", b"built", false);
-        write(project, ".env", b"TOKEN=1", false);
-        write(project, ".git/hooks/post-checkout", b"#!/bin/sh\n", true);
-        lillux::file::remove(&project.join("src/gone.txt")).expect("removed");
-    }
-
-    fn collect(world: &World) -> CheckoutPatch {
-        CheckoutPatch::collect(&id(), "snapshot".to_owned(), world.base.path(), world.project.path())
-            .expect("collected")
-    }
-
-    #[test]
-    fn patch_applies_to_the_same_files() {
-        let world = world();
-        change_project(world.project.path());
-        let patch = collect(&world);
-        let files: Vec<(&str, &str)> = patch.files().collect();
-        assert_eq!(
-            files,
-            [
-                ("bin/run", "changed"),
-                ("logo.bin", "changed"),
-                ("new/deep/b.txt", "added"),
-                ("src/a.txt", "changed"),
-                ("src/gone.txt", "removed"),
-            ]
-        );
-        assert_eq!(patch.left_out, [(".env".to_owned(), "looks like a secret".to_owned())]);
-        let patch = CheckoutPatch::from_bytes(&patch.to_bytes().expect("bytes")).expect("read");
-        let diff = patch.to_diff().expect("a diff");
-        assert!(
-            diff.contains("diff --git a/src/a.txt b/src/a.txt\n--- a/src/a.txt\n+++ b/src/a.txt\n@@ -1,2 +1,2 @@\n one\n-two\n+2\n"),
-            "{diff}"
-        );
-        assert!(
-            diff.contains("new file mode 100644\n--- /dev/null\n+++ b/new/deep/b.txt\n@@ -0,0 +1 @@\n+new\n"),
-            "{diff}"
-        );
-        assert!(diff.contains("old mode 100644\nnew mode 100755\n"), "{diff}");
-        assert!(diff.contains("Binary files a/logo.bin and b/logo.bin differ\n"), "{diff}");
-        let report = patch.apply(world.base.path()).expect("applied");
-        assert_eq!((report.changed.len(), report.unchanged.len()), (5, 0));
-        assert_eq!(collect(&world).file_count(), 0, "the same files now");
-        let again = patch.apply(world.base.path()).expect("applied");
-        assert_eq!((again.changed.len(), again.unchanged.len()), (0, 5));
-    }
-
-    #[test]
-    fn conflicting_patch_changes_nothing() {
-        let world = world();
-        change_project(world.project.path());
-        let patch = collect(&world);
-        write(world.base.path(), "src/a.txt", b"mine\n", false);
-        std::os::unix::fs::symlink("/tmp", world.base.path().join("new")).expect("a link");
-        let refused = patch.apply(world.base.path()).expect_err("refused").message;
-        let expected = "the patch does not apply: `new/deep/b.txt`, `src/a.txt` changed since the thread had them; nothing was written";
-        assert_eq!(refused, expected);
-        assert!(world.base.path().join("src/gone.txt").exists());
-    }
-
-    #[test]
-    fn patches_that_leave_the_project_are_refused() {
-        let world = world();
-        change_project(world.project.path());
-        let whole: Value = serde_json::from_slice(&collect(&world).to_bytes().expect("bytes")).expect("JSON");
-        for path in [
-            "../x",
-            "/etc/x",
-            ".git/hooks/pre-commit",
-            "a/.Git/config",
-            ".ai/tools/x.py",
-            ".env",
-            "lockfiles/x",
-        ] {
-            let mut changed = whole.clone();
-            changed["changes"][0]["path"] = json!(path);
-            let refused =
-                CheckoutPatch::from_bytes(changed.to_string().as_bytes()).expect_err("refused").message;
-            assert!(refused.starts_with(&format!("the patch changes `{path}`, which ")), "{refused}");
-        }
-        let mut twice = whole.clone();
-        twice["changes"][0]["path"] = json!("SRC/A.txt");
-        let refused = CheckoutPatch::from_bytes(twice.to_string().as_bytes()).expect_err("refused").message;
-        assert!(refused.ends_with("twice"), "{refused}");
-    }
-
-    #[test]
-    fn links_made_by_tools_are_left_out() {
-        let world = world();
-        lillux::file::remove(&world.project.path().join("src/a.txt")).expect("removed");
-        std::os::unix::fs::symlink("/etc/passwd", world.project.path().join("src/a.txt")).expect("a link");
-        let patch = collect(&world);
-        assert_eq!(patch.file_count(), 0);
-        assert!(patch.left_out.iter().any(|(path, _)| path == "src/a.txt"), "{:?}", patch.left_out);
-    }
-}
+#[path = "apply_tests.rs"]
+mod tests;

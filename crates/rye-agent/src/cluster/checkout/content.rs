@@ -4,19 +4,67 @@ use std::path::Path;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use lillux::dir::Durability;
+use lillux::dir::{Dir, DirEntryKind, Durability};
 use lillux::file::{self, FileMode};
 use rye_engine::Result;
+pub(super) use rye_engine::verbs::sync::MAX_TREE_FILE_BYTES as MAX_FILE_BYTES;
 use rye_item::text::one_line;
 use serde::{Deserialize, Serialize};
 
 use super::refused;
 
-/// The largest file of a checkout.
-pub(super) const MAX_FILE_BYTES: u64 = 64 << 20;
+/// What stands at a path below a project.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum FoundEntry {
+    /// Nothing.
+    Absent,
+    /// A folder.
+    Folder,
+    /// A file.
+    File(FileBytes),
+    /// Something that no patch holds, and why.
+    Other(&'static str),
+}
+
+impl FoundEntry {
+    /// The file, if it is one.
+    pub(super) fn into_file(self) -> Option<FileBytes> {
+        match self {
+            Self::File(file) => Some(file),
+            Self::Absent | Self::Folder | Self::Other(_) => None,
+        }
+    }
+
+    /// Looks at a path below `root`. No link is followed.
+    pub(super) fn find(root: &Path, path: &str) -> Self {
+        let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
+        let folder = match file::folder_beneath(root, Path::new(folder)) {
+            Ok(Some(folder)) => folder,
+            Ok(None) => return Self::Absent,
+            // A file on the way.
+            Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => return Self::Absent,
+            Err(_) => return Self::Other("lies behind a link, or cannot be read"),
+        };
+        match folder.status(name.as_ref()) {
+            Ok(None) => Self::Absent,
+            Ok(Some(found)) => match found.kind {
+                DirEntryKind::Dir => Self::Folder,
+                DirEntryKind::Symlink => Self::Other("is a link"),
+                DirEntryKind::Other => Self::Other("is not a regular file"),
+                DirEntryKind::File if found.size > MAX_FILE_BYTES => Self::Other("is larger than 64 MiB"),
+                DirEntryKind::File => match FileBytes::read(root, path) {
+                    Ok(Some(file)) => Self::File(file),
+                    Ok(None) => Self::Absent,
+                    Err(_) => Self::Other("cannot be read, or is too large"),
+                },
+            },
+            Err(_) => Self::Other("cannot be read"),
+        }
+    }
+}
 
 /// A file's bytes, and whether it may be run.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct FileBytes {
     pub(super) bytes: Vec<u8>,
     pub(super) is_executable: bool,
@@ -44,18 +92,27 @@ impl FileBytes {
     /// # Errors
     /// When a link is on the way, or the system refuses.
     pub(super) fn write(&self, root: &Path, path: &str) -> Result<()> {
+        self.write_with(root, path, None).map(drop)
+    }
+
+    /// Writes it with these permission bits; else with those of what is there, and those of its own.
+    ///
+    /// # Errors
+    /// As [`FileBytes::write`].
+    pub(super) fn write_with(&self, root: &Path, path: &str, mode: Option<u32>) -> Result<Dir> {
         let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
         let folder = file::make_folders_beneath(root, Path::new(folder), false)?;
         folder
             .write_atomic(name.as_ref(), &self.bytes, FileMode::Preserve, Durability::Renamed)
             .map_err(std::io::Error::other)?;
         let now = folder.status(name.as_ref()).map_err(std::io::Error::other)?;
-        let mode = now.map_or(0o644, |status| status.mode & 0o777);
-        let wanted = if self.is_executable { mode | ((mode & 0o444) >> 2) } else { mode & !0o111 };
-        if wanted != mode {
-            file::set_mode(&root.join(path), wanted)?;
+        let now = now.map_or(0o644, |status| status.mode & 0o777);
+        let own = if self.is_executable { now | ((now & 0o444) >> 2) } else { now & !0o111 };
+        let wanted = mode.unwrap_or(own);
+        if wanted != now {
+            folder.set_file_mode(name.as_ref(), wanted).map_err(std::io::Error::other)?;
         }
-        Ok(())
+        Ok(folder)
     }
 }
 

@@ -2,9 +2,13 @@
 //! in it, which comes back as a patch. Applying a patch is the user's own act.
 
 mod apply;
+mod apply_steps;
+mod collect;
 mod content;
 mod fresh;
+mod left_out;
 mod patch;
+mod repository_shape;
 mod rules;
 mod snapshot;
 mod walk;
@@ -17,7 +21,10 @@ use serde::{Deserialize, Serialize};
 pub use apply::ApplyReport;
 pub(super) use fresh::PatchRecorder;
 pub(super) use fresh::TreeCheckout;
+pub(super) use left_out::LeftOutFiles;
+pub(crate) use patch::KeptPatch;
 pub use patch::{CheckoutPatch, PatchSummary, read_patch};
+pub use rules::CheckoutRules;
 pub use rye_item::checkout::CheckoutRequest;
 pub(super) use snapshot::{FrozenSnapshot, freeze_snapshot};
 

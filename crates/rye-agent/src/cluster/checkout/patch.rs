@@ -2,27 +2,28 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use lillux::Digest;
-use rye_engine::{Code, Error, Result};
+use rye_engine::{Error, Result};
 use rye_item::text::one_line;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use similar::TextDiff;
 
 use super::content::{FileBytes, FileContent};
+use super::left_out::MAX_LEFT_OUT;
 use super::refused;
-use super::rules::{Exclusion, exclusion, holds_private_key};
-use super::walk::list_files;
+use super::rules::{CheckoutRules, Exclusion, exclusion, fold_path};
+use crate::driver::{BoxFuture, StopRecorder};
+use crate::redact::Redactor;
+use crate::status::ThreadStatus;
 use crate::store::{StoreHandle, ThreadRow};
 use crate::thread_id::ThreadId;
 
 /// The format that is written and read.
-const FORMAT: u32 = 1;
-/// The most that the files of a patch may hold together, before and after.
-const MAX_PATCH_BYTES: usize = 32 << 20;
+pub(super) const FORMAT: u32 = 1;
 /// After this a diff is coarser, but still true.
 const DIFF_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -30,7 +31,7 @@ const DIFF_TIMEOUT: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CheckoutPatch {
-    format: u32,
+    pub(super) format: u32,
     /// The thread.
     pub thread: ThreadId,
     /// What it is against: a snapshot, or a commit.
@@ -41,6 +42,17 @@ pub struct CheckoutPatch {
     pub(super) changes: Vec<FileChange>,
     /// What was changed and is not in it, and why.
     pub left_out: Vec<(String, String)>,
+    /// How many more files are not in it.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub left_out_more: u64,
+    /// Whether the thread has run since: what it changed then is missing.
+    #[serde(skip)]
+    pub is_outdated: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// A file that was changed.
@@ -55,7 +67,7 @@ pub(super) struct FileChange {
 /// What the row of a thread says of its patch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PatchSummary {
-    /// Its digest; none when the patch could not be made, for which `error` gives the reason.
+    /// The SHA-256 of its bytes; none when the patch could not be made, for which `error` gives the reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
     /// Files that were changed.
@@ -66,6 +78,9 @@ pub struct PatchSummary {
     /// Why no patch could be made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// Whether the thread has run since.
+    #[serde(skip)]
+    pub is_outdated: bool,
 }
 
 impl PatchSummary {
@@ -73,7 +88,25 @@ impl PatchSummary {
     #[must_use]
     pub fn of_row(row: &ThreadRow) -> Option<Self> {
         let patch = row.result.as_ref()?.get(RESULT_FIELD)?;
-        serde_json::from_value(patch.clone()).ok()
+        let summary: Self = serde_json::from_value(patch.clone()).ok()?;
+        Some(Self { is_outdated: is_at_work(row), ..summary })
+    }
+
+    /// No patch, and why.
+    pub(super) fn failed(reason: &str) -> Self {
+        Self {
+            digest: None,
+            files: 0,
+            is_incomplete: true,
+            error: Some(one_line(reason)),
+            is_outdated: false,
+        }
+    }
+
+    /// Whether these are the bytes and the patch that it tells of.
+    fn is_of(&self, bytes: &[u8], patch: &CheckoutPatch) -> bool {
+        self.digest.as_deref() == Some(Digest::of(bytes).to_hex().as_str())
+            && (self.files, self.is_incomplete) == (patch.changes.len(), patch.is_incomplete)
     }
 
     pub(super) fn to_value(&self) -> Value {
@@ -84,11 +117,48 @@ impl PatchSummary {
 /// Where the result of a thread says it.
 pub(crate) const RESULT_FIELD: &str = "patch";
 
-/// The patch of a thread that had a checkout.
+/// Whether a process works on a thread, or died at it: what its row says is of the last stop.
+fn is_at_work(row: &ThreadRow) -> bool {
+    row.status == ThreadStatus::Running || (row.owner.is_some() && !row.status.is_terminal())
+}
+
+/// Keeps what a row says of a patch when something ends the thread that does not have its files.
+pub(crate) struct KeptPatch(Value);
+
+impl KeptPatch {
+    /// What is to be kept of a row, if it says anything.
+    pub(crate) fn of_row(row: &ThreadRow) -> Option<Self> {
+        let summary = PatchSummary::of_row(row)?;
+        let is_incomplete = summary.is_incomplete || row.status == ThreadStatus::Running;
+        let mut kept = row.result.as_ref()?.get(RESULT_FIELD)?.clone();
+        if is_incomplete && let Some(fields) = kept.as_object_mut() {
+            fields.insert("incomplete".to_owned(), Value::Bool(true));
+        }
+        Some(Self(kept))
+    }
+
+    /// As a result that says nothing else.
+    pub(crate) fn into_result(self) -> Value {
+        Value::Object(std::iter::once((RESULT_FIELD.to_owned(), self.0)).collect())
+    }
+}
+
+impl StopRecorder for KeptPatch {
+    fn record<'a>(
+        &'a self,
+        _thread: &ThreadId,
+        _at_ms: u64,
+        _redactor: &Arc<Redactor>,
+    ) -> BoxFuture<'a, (&'static str, Value)> {
+        Box::pin(std::future::ready((RESULT_FIELD, self.0.clone())))
+    }
+}
+
+/// The patch of a thread that had a checkout, as far as the rules of the reader allow its changes.
 ///
 /// # Errors
-/// When there is none, or it cannot be read.
-pub fn read_patch(store: &StoreHandle, id: &ThreadId) -> Result<CheckoutPatch> {
+/// When there is none, it cannot be read, or is not the one that the thread's row tells of.
+pub fn read_patch(store: &StoreHandle, id: &ThreadId, rules: &CheckoutRules) -> Result<CheckoutPatch> {
     let row = store.verified_thread(id)?;
     let row = row.ok_or_else(|| Error::from(crate::store::ThreadStoreError::NoThread(id.clone())))?;
     let summary = PatchSummary::of_row(&row).ok_or_else(|| {
@@ -101,94 +171,102 @@ pub fn read_patch(store: &StoreHandle, id: &ThreadId) -> Result<CheckoutPatch> {
         };
         refused(message).hint(hint)
     })?;
-    let digest = summary.digest.ok_or_else(|| {
-        refused(format!("{id} has no patch: {}", one_line(&summary.error.unwrap_or_default())))
+    let digest = summary.digest.as_deref().ok_or_else(|| {
+        let reason = summary.error.as_deref().unwrap_or_default();
+        refused(format!("{id} has no patch: {}", one_line(reason)))
             .hint(format!("see the thread: rye thread show {id}"))
     })?;
     let digest: Digest = digest.parse().map_err(|_| {
         refused(format!("{id} has an invalid patch digest")).hint("check the store: rye doctor --store")
     })?;
-    CheckoutPatch::from_bytes(&store.blob(&digest)?)
+    let patch = summary.read(&store.blob(&digest)?, id, rules)?;
+    Ok(CheckoutPatch { is_outdated: summary.is_outdated, ..patch })
+}
+
+impl PatchSummary {
+    /// Reads the patch that it tells of.
+    pub(super) fn read(&self, bytes: &[u8], id: &ThreadId, rules: &CheckoutRules) -> Result<CheckoutPatch> {
+        let patch = CheckoutPatch::parse(bytes)?;
+        // One that was kept when its thread was killed says more than the patch itself.
+        let recorded = Self { is_incomplete: patch.is_incomplete, ..self.clone() };
+        if !recorded.is_of(bytes, &patch)
+            || patch.thread != *id
+            || (patch.is_incomplete && !self.is_incomplete)
+        {
+            return Err(refused(format!("the patch of {id} is not the one that was recorded"))
+                .hint("check the store: rye doctor --store"));
+        }
+        let patch = CheckoutPatch { is_incomplete: self.is_incomplete, ..patch };
+        patch.with_rules(rules)
+    }
 }
 
 impl CheckoutPatch {
-    /// What differs in `project` from `base`: new files that the project's own `.gitignore` names are not in it.
-    ///
-    /// # Errors
-    /// When there is too much, or a folder cannot be read.
-    pub(super) fn collect(thread: &ThreadId, source: String, base: &Path, project: &Path) -> Result<Self> {
-        let known = list_files(base, None)?.files;
-        let listing = list_files(project, Some(base))?;
-        let known_set: BTreeSet<&str> = known.iter().map(String::as_str).collect();
-        let new = listing.files.iter().filter(|path| !known_set.contains(path.as_str()));
-        let paths: BTreeSet<&str> = known.iter().chain(new).map(String::as_str).collect();
-        let (mut changes, mut left_out, mut total) = (Vec::new(), Vec::new(), 0_usize);
-        for (path, reason) in listing.left_out {
-            let is_same = || {
-                FileBytes::read(base, &path).is_ok_and(|before| {
-                    before.is_some() && FileBytes::read(project, &path).is_ok_and(|after| after == before)
-                })
-            };
-            if !known_set.contains(path.as_str()) && !is_same() {
-                left_out.push((path, reason.to_owned()));
-            }
-        }
-        for path in paths {
-            let before = FileBytes::read(base, path)?;
-            let after = match FileBytes::read(project, path) {
-                Ok(after) => after,
-                // A link, or something else, in the place of a file.
-                Err(_) => {
-                    left_out.push((path.to_owned(), "is not a regular file, or too large".to_owned()));
-                    continue;
-                }
-            };
-            if before == after {
-                continue;
-            }
-            if after.as_ref().is_some_and(|after| holds_private_key(&after.bytes)) {
-                left_out.push((path.to_owned(), Exclusion::Secret.reason().to_owned()));
-                continue;
-            }
-            let size = |file: &Option<FileBytes>| file.as_ref().map_or(0, |file| file.bytes.len());
-            total = total.saturating_add(size(&before)).saturating_add(size(&after));
-            if total > MAX_PATCH_BYTES {
-                let message =
-                    format!("the changed files are larger than {} MiB in total", MAX_PATCH_BYTES >> 20);
-                return Err(Error::new(Code::TooLarge, message).hint("add build output to .gitignore"));
-            }
-            let (before, after) = (before.map(FileContent::from), after.map(FileContent::from));
-            changes.push(FileChange { path: path.to_owned(), before, after });
-        }
-        Ok(Self { format: FORMAT, thread: thread.clone(), source, is_incomplete: false, changes, left_out })
-    }
-
     pub(super) fn to_bytes(&self) -> Result<Vec<u8>> {
         Ok(serde_json::to_vec(self).map_err(std::io::Error::other)?)
     }
 
-    /// Reads a patch: paths that are not a project's own are refused.
-    ///
-    /// # Errors
-    /// When it is none, or a path is not one that a patch may change.
-    pub(super) fn from_bytes(bytes: &[u8]) -> Result<Self> {
+    fn parse(bytes: &[u8]) -> Result<Self> {
         let patch: Self = serde_json::from_slice(bytes).map_err(|error| {
             refused(format!("the patch cannot be read: {}", one_line(&error.to_string())))
         })?;
         if patch.format != FORMAT {
             return Err(refused(format!("unsupported patch format {}", patch.format)).hint("upgrade rye"));
         }
+        Ok(patch)
+    }
+
+    /// Checks a patch: one with paths that are not a project's own is refused, and what the reader's settings do not let tools
+    /// change is left out.
+    fn with_rules(mut self, rules: &CheckoutRules) -> Result<Self> {
+        let mut written = BTreeSet::new();
         let mut seen = BTreeSet::new();
-        for change in &patch.changes {
+        for change in &self.changes {
             let shown = one_line(&change.path);
             if let Some(reason) = exclusion(&change.path) {
                 return Err(refused(format!("the patch changes `{shown}`, which {}", reason.reason())));
             }
-            if !seen.insert(change.path.to_lowercase()) {
+            let folded = fold_path(&change.path);
+            if !seen.insert(folded.clone()) {
                 return Err(refused(format!("the patch changes `{shown}` twice")));
             }
+            if change.after.is_some() {
+                written.insert(folded);
+            }
         }
-        Ok(patch)
+        let is_both = |path: &&String| path.match_indices('/').any(|(at, _)| written.contains(&path[..at]));
+        if let Some(path) = written.iter().find(is_both) {
+            return Err(refused(format!("the patch makes a folder of `{}` a file", one_line(path))));
+        }
+        let (kept, left_out): (Vec<_>, Vec<_>) =
+            self.changes.into_iter().partition(|change| rules.change_exclusion(&change.path).is_none());
+        self.changes = kept;
+        let reason = |path: &str| rules.change_exclusion(path).map_or("", Exclusion::reason).to_owned();
+        self.left_out.extend(left_out.into_iter().map(|change| (change.path.clone(), reason(&change.path))));
+        self.bound_left_out();
+        self.check_changes(rules, None)?;
+        Ok(self)
+    }
+
+    /// Adds what an earlier patch left out, unless this one has it, or leaves it out too.
+    pub(super) fn add_left_out(&mut self, earlier: &[(String, String)]) {
+        let known: BTreeSet<String> = self.left_out.iter().map(|(path, _)| path.clone()).collect();
+        let changed: BTreeSet<&str> = self.changes.iter().map(|change| change.path.as_str()).collect();
+        let is_new = |path: &str| !known.contains(path) && !changed.contains(path);
+        self.left_out.extend(earlier.iter().filter(|(path, _)| is_new(path)).cloned());
+        self.bound_left_out();
+    }
+
+    fn bound_left_out(&mut self) {
+        let surplus = self.left_out.len().saturating_sub(MAX_LEFT_OUT);
+        self.left_out.truncate(MAX_LEFT_OUT);
+        self.left_out_more = self.left_out_more.saturating_add(surplus as u64);
+    }
+
+    /// Reads a patch without what a row tells of it.
+    #[cfg(test)]
+    pub(super) fn from_bytes(bytes: &[u8], rules: &CheckoutRules) -> Result<Self> {
+        Self::parse(bytes)?.with_rules(rules)
     }
 
     /// How many files it changes.
@@ -244,7 +322,11 @@ fn push_diff(out: &mut String, path: &str, before: Option<&FileBytes>, after: Op
     match (as_text(old), as_text(new)) {
         (Some(old), Some(new)) => {
             let _ = writeln!(out, "--- {from}\n+++ {to}");
-            let diff = TextDiff::configure().timeout(DIFF_TIMEOUT).diff_lines(old, new);
+            // Lines as git has them: `similar` would also end one at a carriage return.
+            let (old, new): (Vec<&str>, Vec<&str>) =
+                (old.split_inclusive('\n').collect(), new.split_inclusive('\n').collect());
+            let diff =
+                TextDiff::configure().timeout(DIFF_TIMEOUT).newline_terminated(true).diff_slices(&old, &new);
             for hunk in diff.unified_diff().context_radius(3).iter_hunks() {
                 let _ = write!(out, "{hunk}");
             }
@@ -255,5 +337,6 @@ fn push_diff(out: &mut String, path: &str, before: Option<&FileBytes>, after: Op
 
 /// The text of a file, if it is text as diffs have it.
 fn as_text(bytes: &[u8]) -> Option<&str> {
-    std::str::from_utf8(bytes).ok().filter(|text| !text.contains('\0'))
+    // `similar` takes a carriage return at the end for a whole line.
+    std::str::from_utf8(bytes).ok().filter(|text| !text.contains('\0') && !text.ends_with('\r'))
 }

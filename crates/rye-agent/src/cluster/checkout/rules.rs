@@ -1,8 +1,13 @@
-//! Which paths are a project's own files: neither what git and rye keep, nor what looks like a secret. The same rules hold for
-//! what travels to a worker and for what a patch may change.
+//! Which paths are a project's own files: neither what git and rye keep, nor what looks like a secret, nor what the settings hide
+//! from tools. What a patch changes is held to more: it changes nothing that no tool may.
+
+use rye_engine::{Engine, Result};
+use rye_exec::sandbox::{ProjectLimit, ProjectLimits};
+use rye_item::file_name::fold_name;
+use rye_item::text::is_unsafe;
 
 /// The most bytes of a path.
-const MAX_PATH_BYTES: usize = 1024;
+pub(super) const MAX_PATH_BYTES: usize = 1024;
 /// How deep folders may lie in each other.
 pub(super) const MAX_DEPTH: usize = 64;
 
@@ -35,6 +40,14 @@ pub(super) enum Exclusion {
     Secret,
     /// Its name is not plain.
     Name,
+    /// No tool sees it.
+    Hidden,
+    /// No tool changes it.
+    Protected,
+    /// It is only read.
+    ReadOnly,
+    /// With it, a folder would be a repository that git obeys.
+    Repository,
 }
 
 impl Exclusion {
@@ -43,12 +56,56 @@ impl Exclusion {
             Self::Reserved => "belongs to git or rye",
             Self::Secret => "looks like a secret",
             Self::Name => "has a name that is not portable",
+            Self::Hidden => "is hidden from tools by the sandbox settings",
+            Self::Protected => "is protected by the sandbox settings",
+            Self::ReadOnly => "is read-only by the sandbox settings",
+            Self::Repository => "belongs to a folder that git takes for a repository",
         }
     }
 }
 
-/// Whether a path below the project is left out, and why. Upper and lower case are the
-/// same: some file systems do not tell them apart.
+/// What may travel to a worker, and what a patch may change: the one rule for patches that are made, read and applied.
+#[derive(Clone, Debug, Default)]
+pub struct CheckoutRules(ProjectLimits);
+
+impl CheckoutRules {
+    /// The rules of the engine's project.
+    ///
+    /// # Errors
+    /// When the sandbox settings are not what they must be.
+    pub fn from_engine(engine: &Engine) -> Result<Self> {
+        engine.project_limits().map(Self::from)
+    }
+
+    /// Why a path below the project does not travel, if it does not.
+    pub(super) fn exclusion(&self, path: &str) -> Option<Exclusion> {
+        exclusion(path).or_else(|| self.0.is_hidden(path).then_some(Exclusion::Hidden))
+    }
+
+    /// Why a patch may not change a path below the project, if it may not.
+    pub(super) fn change_exclusion(&self, path: &str) -> Option<Exclusion> {
+        let limit = || match self.0.change_limit(path)? {
+            ProjectLimit::Hidden => Some(Exclusion::Hidden),
+            ProjectLimit::Protected => Some(Exclusion::Protected),
+            ProjectLimit::ReadOnly => Some(Exclusion::ReadOnly),
+        };
+        exclusion(path).or_else(limit)
+    }
+}
+
+impl From<ProjectLimits> for CheckoutRules {
+    fn from(limits: ProjectLimits) -> Self {
+        Self(limits)
+    }
+}
+
+/// The names in a path, as file systems could compare them.
+pub(super) fn fold_path(path: &str) -> String {
+    path.split('/').map(fold_name).collect::<Vec<_>>().join("/")
+}
+
+/// Whether a path below the project is left out whatever the settings say, and why. Names are compared as the file systems do
+/// that tell the fewest apart.
 pub(super) fn exclusion(path: &str) -> Option<Exclusion> {
     let parts: Vec<&str> = path.split('/').collect();
     let is_plain = |part: &&str| {
@@ -56,14 +113,16 @@ pub(super) fn exclusion(path: &str) -> Option<Exclusion> {
             && !matches!(*part, "." | "..")
             && !part.ends_with(['.', ' '])
             && !part.contains(['\\', '"', ':'])
-            && !part.chars().any(char::is_control)
+            && !part.chars().any(|character| character.is_control() || is_unsafe(character))
+            // What is left of it is a name.
+            && !fold_name(part).trim_matches(['.', ' ']).is_empty()
     };
     if path.len() > MAX_PATH_BYTES || parts.len() > MAX_DEPTH || !parts.iter().all(is_plain) {
         return Some(Exclusion::Name);
     }
     let mut secret = None;
     for (index, part) in parts.iter().enumerate() {
-        let name = part.to_lowercase();
+        let name = fold_name(part);
         // The short name that some file systems give `.git`.
         let is_reserved = match name.as_str() {
             "lockfiles" => index == 0,
@@ -97,19 +156,46 @@ mod tests {
 
     #[test]
     fn secrets_and_reserved_paths_are_left_out() {
-        for path in
-            [".git/config", "a/.GIT/hooks/x", "sub/.ai/tools/x", "lockfiles/a", "GIT~1/config", ".Ai/x"]
-        {
+        for path in [
+            ".git/config",
+            "a/.GIT/hooks/x",
+            "sub/.ai/tools/x",
+            "lockfiles/a",
+            "GIT~1/config",
+            ".Ai/x",
+            "a/.git",
+            ".g\u{200c}it/x",
+            "\u{feff}.git",
+        ] {
             assert_eq!(exclusion(path), Some(Exclusion::Reserved), "{path}");
         }
-        for path in
-            [".env", "web/.env.local", ".ENV", "certs/server.key", "home/.ssh/config", "id_rsa", "a.PEM"]
-        {
+        for path in [
+            ".env",
+            "web/.env.local",
+            ".ENV",
+            "certs/server.key",
+            "home/.\u{17f}sh/config",
+            "id_rsa",
+            "a.PEM",
+            ".e\u{ad}nv",
+        ] {
             assert_eq!(exclusion(path), Some(Exclusion::Secret), "{path}");
         }
-        for path in
-            ["", "/etc/passwd", "../x", "a/../../x", "a//b", "a/./b", "a\\b", "a\nb", "x.", "c:x", "a\"b"]
-        {
+        for path in [
+            "",
+            "/etc/passwd",
+            "../x",
+            "a/../../x",
+            "a//b",
+            "a/./b",
+            "a\\b",
+            "a\nb",
+            "x.",
+            "c:x",
+            "a\"b",
+            "a\u{202e}b",
+            "a/.\u{200c}.",
+        ] {
             assert_eq!(exclusion(path), Some(Exclusion::Name), "{path}");
         }
         for path in ["src/main.rs", ".gitignore", "a/lockfiles/b", "environment.ts", "keys.md", "a b/ü.txt"]

@@ -9,8 +9,9 @@ use rye_item::text::one_line;
 use serde::{Deserialize, Serialize};
 
 use super::content::{FileBytes, MAX_FILE_BYTES};
+use super::left_out::LeftOutFiles;
 use super::refused;
-use super::rules::{Exclusion, exclusion, holds_private_key};
+use super::rules::{CheckoutRules, Exclusion, exclusion, holds_private_key};
 use super::walk::list_files;
 use crate::store::StoreHandle;
 
@@ -53,23 +54,27 @@ pub(in crate::cluster) struct FrozenSnapshot {
     /// The parts.
     pub(in crate::cluster) parts: Vec<Vec<u8>>,
     /// What does not travel, and why.
-    pub(in crate::cluster) left_out: Vec<(String, &'static str)>,
+    pub(in crate::cluster) left_out: LeftOutFiles,
 }
 
-/// Freezes the files of a project: what `.gitignore` names is not in it, and neither is what looks like a secret.
+/// Freezes the files of a project: what `.gitignore` names is not in it, and neither is what looks like a secret or is hidden from
+/// tools.
 ///
 /// # Errors
 /// When there are too many, one is too large, or one cannot be read.
-pub(in crate::cluster) fn freeze_snapshot(project: &Path) -> Result<FrozenSnapshot> {
-    let listing = list_files(project, Some(project))?;
-    let mut left_out = listing.left_out;
+pub(in crate::cluster) fn freeze_snapshot(project: &Path, rules: &CheckoutRules) -> Result<FrozenSnapshot> {
+    let listing = list_files(project, rules, Some(project))?;
+    let mut left_out = LeftOutFiles::default();
+    for (path, reason) in &listing.left_out {
+        left_out.push(path, reason);
+    }
     let mut manifest = SnapshotManifest { format: FORMAT, files: Vec::new(), parts: Vec::new() };
     let (mut parts, mut part, mut total) = (Vec::new(), Vec::new(), 0_u64);
     for path in listing.files {
         // One that goes meanwhile is not there.
         let Some(file) = FileBytes::read(project, &path)? else { continue };
         if holds_private_key(&file.bytes) {
-            left_out.push((path, Exclusion::Secret.reason()));
+            left_out.push(&path, Exclusion::Secret.reason());
             continue;
         }
         total = total.saturating_add(file.bytes.len() as u64);
@@ -212,21 +217,21 @@ mod tests {
     #[test]
     fn snapshot_travels_without_secrets() {
         let project = project();
-        let frozen = freeze_snapshot(project.path()).expect("frozen");
+        let frozen = freeze_snapshot(project.path(), &CheckoutRules::default()).expect("frozen");
         let manifest: SnapshotManifest = serde_json::from_slice(&frozen.manifest).expect("a list");
         let into = unpack(&manifest, &frozen.parts).expect("unpacked");
-        let listing = list_files(into.path(), None).expect("listed");
+        let listing = list_files(into.path(), &CheckoutRules::default(), None).expect("listed");
         assert_eq!(listing.files, [".gitignore", "empty", "keep.log", "src/main.rs"]);
         let read = FileBytes::read(into.path(), "src/main.rs").expect("read").expect("there");
         assert_eq!(read.bytes, b"fn main() {}\n");
-        let left_out: Vec<&str> = frozen.left_out.iter().map(|(path, _)| path.as_str()).collect();
+        let left_out: Vec<&str> = frozen.left_out.files.iter().map(|(path, _)| path.as_str()).collect();
         assert_eq!(left_out, [".env", "deploy/id_ed25519", "link", "notes.txt"]);
     }
 
     #[test]
     fn changed_snapshots_are_refused() {
         let project = project();
-        let frozen = freeze_snapshot(project.path()).expect("frozen");
+        let frozen = freeze_snapshot(project.path(), &CheckoutRules::default()).expect("frozen");
         let manifest: SnapshotManifest = serde_json::from_slice(&frozen.manifest).expect("a list");
         let refusal = |change: &dyn Fn(&mut SnapshotManifest)| {
             let mut changed = manifest.clone();

@@ -1,13 +1,14 @@
-//! Going through a project's folders: links are not followed, `.gitignore` and `.ignore` files count, and what may not travel is
-//! named.
+//! Going through a project's folders: links are not followed, `.gitignore`, `.ignore` and `.git/info/exclude` count, and what may not
+//! travel is named.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use lillux::dir::{Dir, DirEntry, DirEntryKind, IgnoreRules};
 use rye_engine::{Code, Error, Result};
 use rye_item::text::one_line;
 
-use super::rules::{Exclusion, MAX_DEPTH, exclusion};
+use super::rules::{CheckoutRules, Exclusion, MAX_DEPTH};
 
 /// The most names that are looked at.
 const MAX_ENTRIES: usize = 200_000;
@@ -21,17 +22,27 @@ pub(super) struct FileListing {
     pub(super) left_out: Vec<(String, &'static str)>,
 }
 
-/// Lists the files below `root` that are a project's own. `rules` is the folder whose `.gitignore` files count, if any do.
+/// Lists the files below `root` that are a project's own. `ignore` is the folder whose ignore files count, if any do.
 ///
 /// # Errors
-/// When a folder cannot be read, or there is too much.
-pub(super) fn list_files(root: &Path, rules: Option<&Path>) -> Result<FileListing> {
+/// When a folder or an ignore file cannot be read, or there is too much.
+pub(super) fn list_files(root: &Path, rules: &CheckoutRules, ignore: Option<&Path>) -> Result<FileListing> {
     let mut walker = Walker {
-        rules_root: rules.map(Path::to_owned),
+        checkout_rules: rules,
+        rules_root: ignore.map(Path::to_owned),
         rules: IgnoreRules::default(),
         entries: 0,
         listing: FileListing::default(),
     };
+    // Weaker than what the folders' own files say.
+    if let Some(git_dir) = ignore.and_then(rye_space::checkouts::common_git_dir) {
+        let info = git_dir.join("info");
+        if info.is_dir() {
+            let info = Dir::open(&info).map_err(|error| unreadable(&info, &error))?;
+            let added = walker.rules.add_file(&info, OsStr::new("exclude"));
+            added.map_err(|error| unreadable(&info.path().join("exclude"), &error))?;
+        }
+    }
     let folder = Dir::open(root).map_err(|error| unreadable(root, &error))?;
     walker.visit(&folder, &mut PathBuf::new(), 0)?;
     Ok(walker.listing)
@@ -42,14 +53,15 @@ fn unreadable(path: &Path, error: &dyn std::fmt::Display) -> Error {
     Error::new(Code::Io, format!("`{shown}` cannot be read: {}", one_line(&error.to_string())))
 }
 
-struct Walker {
+struct Walker<'a> {
+    checkout_rules: &'a CheckoutRules,
     rules_root: Option<PathBuf>,
     rules: IgnoreRules,
     entries: usize,
     listing: FileListing,
 }
 
-impl Walker {
+impl Walker<'_> {
     fn visit(&mut self, folder: &Dir, path: &mut PathBuf, depth: usize) -> Result<()> {
         let left = MAX_ENTRIES.saturating_sub(self.entries);
         let listed = folder.entries(left).map_err(|error| unreadable(folder.path(), &error))?;
@@ -62,7 +74,7 @@ impl Walker {
         }
         self.entries += entries.len();
         let rules = self.rules.len();
-        self.add_rules(path);
+        self.add_rules(path)?;
         for entry in entries {
             self.visit_entry(folder, &entry, path, depth)?;
         }
@@ -80,7 +92,8 @@ impl Walker {
         path.push(&entry.name);
         let is_folder = entry.kind == DirEntryKind::Dir;
         let text = path.to_str().map(str::to_owned);
-        let excluded = text.as_deref().map_or(Some(Exclusion::Name), exclusion);
+        let excluded = text.as_deref();
+        let excluded = excluded.map_or(Some(Exclusion::Name), |path| self.checkout_rules.exclusion(path));
         if !self.rules.is_ignored(path, is_folder) {
             let shown = text.clone().unwrap_or_else(|| one_line(&path.display().to_string()));
             match (excluded, entry.kind, text) {
@@ -102,9 +115,88 @@ impl Walker {
         Ok(())
     }
 
-    fn add_rules(&mut self, relative: &Path) {
-        let Some(root) = &self.rules_root else { return };
-        let Ok(folder) = Dir::open(root).and_then(|folder| folder.open_dir(relative)) else { return };
-        self.rules.add(&folder, relative, |_| true);
+    /// The rules of a folder, read where ignore files count. One that only the walk has adds none.
+    fn add_rules(&mut self, relative: &Path) -> Result<()> {
+        let Some(root) = &self.rules_root else { return Ok(()) };
+        let folder = match Dir::open(root).and_then(|folder| folder.open_dir(relative)) {
+            Ok(folder) => folder,
+            Err(error) if error.is_absent() => return Ok(()),
+            Err(error) => return Err(unreadable(&root.join(relative), &error)),
+        };
+        self.rules.add_all(&folder, relative).map_err(|error| {
+            unreadable(folder.path(), &error)
+                .hint("without its rules, files could travel that are to stay here")
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use rye_exec::sandbox::{HomeDirs, ProjectLimits, SandboxPaths, SandboxPolicy};
+
+    use super::*;
+
+    fn write(root: &Path, path: &str, text: &str) {
+        let path = root.join(path);
+        lillux::file::create_dirs(path.parent().expect("a folder"), false).expect("folders");
+        lillux::file::write_atomic(&path, text.as_bytes(), lillux::file::FileMode::Preserve).expect("a file");
+    }
+
+    fn rules_hiding(project: &Path, name: &str) -> CheckoutRules {
+        let settings = serde_json::json!({"hidden": [project.join(name).display().to_string()]});
+        let policy = SandboxPolicy::from_settings(&settings).expect("a policy");
+        let paths = SandboxPaths {
+            project: project.to_owned(),
+            project_ai: project.join(".ai"),
+            user_ai: "/home/.ai".into(),
+            home: "/home".into(),
+            homes: HomeDirs { own: Vec::new(), all: Vec::new() },
+            approved_projects: Vec::new(),
+            program_folders: Vec::new(),
+            cache: "/cache".into(),
+            signing_keys: "/home/keys".into(),
+            temporary: None,
+            required: Vec::new(),
+        };
+        ProjectLimits::new(&policy, &paths, &BTreeMap::new()).expect("limits").into()
+    }
+
+    #[test]
+    fn hidden_and_excluded_files_do_not_travel() {
+        let project = tempfile::tempdir().expect("a folder");
+        let root = project.path();
+        for (path, text) in [
+            ("src/a.rs", "a"),
+            ("private/notes", "x"),
+            ("local.txt", "x"),
+            ("kept.tmp", "x"),
+            ("other.tmp", "x"),
+            (".gitignore", "!kept.tmp\n"),
+            (".git/info/exclude", "local.txt\n*.tmp\n"),
+        ] {
+            write(root, path, text);
+        }
+        let listing = list_files(root, &rules_hiding(root, "private"), Some(root)).expect("listed");
+        assert_eq!(listing.files, [".gitignore", "kept.tmp", "src/a.rs"]);
+        let hidden = "is hidden from tools by the sandbox settings";
+        assert_eq!(listing.left_out, [("private".to_owned(), hidden)]);
+    }
+
+    #[test]
+    fn unreadable_ignore_files_refuse_the_listing() {
+        let project = tempfile::tempdir().expect("a folder");
+        let root = project.path();
+        write(root, "src/a.rs", "a");
+        let list = || list_files(root, &CheckoutRules::default(), Some(root)).map(|listing| listing.files);
+        assert_eq!(list().expect("listed"), ["src/a.rs"]);
+        for path in ["src/.gitignore", ".git/info/exclude"] {
+            write(root, path, &"#".repeat((256 << 10) + 1));
+            assert_eq!(list().expect_err("refused").code, Code::Io, "{path}");
+            lillux::file::remove(&root.join(path)).expect("removed");
+        }
+        std::os::unix::fs::symlink("/none", root.join(".ignore")).expect("a link");
+        assert_eq!(list().expect_err("refused").code, Code::Io);
     }
 }

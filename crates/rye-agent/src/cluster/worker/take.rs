@@ -105,7 +105,7 @@ impl Worker {
                 return Ok(TakeOutcome::Left);
             }
         }
-        let tree = self.tree(body).await?;
+        let Some(tree) = self.tree(body).await? else { return Ok(TakeOutcome::Left) };
         *lock(&tree.last_used) = Instant::now();
         match tree.threads.take_submitted(&found.row).await? {
             true => Ok(TakeOutcome::Taken),
@@ -134,18 +134,26 @@ impl Worker {
         Ok(body)
     }
 
-    async fn tree(self: &Arc<Self>, body: Arc<SubmissionBody>) -> Result<Arc<WorkerTree>> {
+    /// The tree of a submission, with its files as the store has them; none as long as threads of it work here on others.
+    async fn tree(self: &Arc<Self>, body: Arc<SubmissionBody>) -> Result<Option<Arc<WorkerTree>>> {
         let id = body.thread.clone();
         let opening = Arc::clone(lock(&self.openings).entry(id.clone()).or_default());
         // Of several threads of a tree one opens it.
         let _turn = opening.lock().await;
-        if let Some(tree) = lock(&self.trees).get(&id) {
-            return Ok(Arc::clone(tree));
+        let open = lock(&self.trees).get(&id).cloned();
+        if let Some(tree) = open {
+            if tree.is_current().await? {
+                return Ok(Some(tree));
+            }
+            if tree.threads.running_count() > 0 {
+                return Ok(None);
+            }
+            lock(&self.trees).remove(&id);
         }
         let pool: Arc<dyn BackgroundHost> = Arc::new(WorkerPool);
         let tree = WorkerTree::open(&self.setup, &self.place, pool, self.trees_dir.path(), body).await?;
         let tree = Arc::new(tree);
         lock(&self.trees).insert(id, Arc::clone(&tree));
-        Ok(tree)
+        Ok(Some(tree))
     }
 }

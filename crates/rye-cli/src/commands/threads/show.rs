@@ -96,7 +96,11 @@ fn render(
         add_field("waits", placement_reason(&index.store, row).unwrap_or_default());
     }
     if let Some(patch) = PatchSummary::of_row(row) {
-        let gap = if patch.is_incomplete { " · incomplete" } else { "" };
+        let gap = match (patch.is_outdated, patch.is_incomplete) {
+            (true, _) => " · when it last stopped",
+            (false, true) => " · incomplete",
+            (false, false) => "",
+        };
         let text = match &patch.error {
             Some(error) => format!("none: {}", truncate(error, 200)),
             None => {

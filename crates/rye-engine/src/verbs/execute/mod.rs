@@ -32,7 +32,7 @@ pub use request::{
 };
 pub use run::OUTPUT_HINT;
 pub(crate) use run::placeholder_error;
-pub(crate) use run_dirs::{set_temporary_variables, temporary_folder};
+pub(crate) use run_dirs::{home_dirs, set_temporary_variables, temporary_folder};
 pub(crate) use run_plan::project_programs;
 pub(crate) use run_plan::{SandboxSubject, plan_sandbox, template_context};
 pub(crate) use tool::resolve_staged;

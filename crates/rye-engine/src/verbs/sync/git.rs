@@ -20,8 +20,8 @@ const MAX_LIST_BYTES: usize = 16 << 20;
 /// How many bytes of files one call of git gives.
 const BATCH_BYTES: u64 = 16 << 20;
 
-/// The largest file of a tree that is fetched for an import.
-const MAX_TREE_FILE_BYTES: u64 = 16 << 20;
+/// The largest file of a commit that is fetched as a folder, and of a project whose files travel to a worker.
+pub const MAX_TREE_FILE_BYTES: u64 = 64 << 20;
 /// How many files of a tree are fetched for an import.
 const MAX_TREE_FILES: usize = 50_000;
 /// The repository that a commit is fetched into, in git's own folder.

@@ -31,7 +31,7 @@ use rye_space::installed::installed_ids;
 pub use add::{AddRequest, prepare_add, prepare_remove};
 pub use apply::{SyncResponse, UnchangedBundle, apply};
 pub(crate) use check::check_installed;
-pub use git::LeftOutReason;
+pub use git::{LeftOutReason, MAX_TREE_FILE_BYTES};
 pub use outdated::{OutdatedBundle, OutdatedReport, outdated};
 pub use plan::{PreparedBundle, PreparedSync, SyncOptions, SyncPreview, prepare_sync, prepare_upgrade};
 pub use rye_bundle::project::SourceFields;
