@@ -19,6 +19,7 @@ use super::worker::WorkerSetup;
 use crate::driver::StopRecorder;
 use crate::file_inputs::FileAccess;
 use crate::prepare::ThreadRequest;
+use crate::redact::Redactor;
 use crate::store::{StoreHandle, Submission, ThreadRow};
 use crate::thread_id::ThreadId;
 use crate::threads::{BackgroundHost, Threads, ThreadsSetup, WorkerPlace};
@@ -71,7 +72,11 @@ impl WorkerTree {
             move || -> Result<(Threads, Option<Arc<TreeCheckout>>)> {
                 let (engine, checkout) = unpack(&setup, &place.store.store, &body, &folder)?;
                 let checkout = checkout.map(Arc::new);
-                let recorder = checkout.clone().map(|checkout| Arc::new(PatchRecorder(checkout)));
+                let offered = Redactor::new(&setup.environment, |name| {
+                    setup.secrets.iter().any(|secret| secret == name)
+                });
+                let offered = Arc::new(offered);
+                let recorder = checkout.clone().map(|checkout| Arc::new(PatchRecorder { checkout, offered }));
                 let stop_recorder = recorder.map(|recorder| recorder as Arc<dyn StopRecorder>);
                 let place = WorkerPlace { stop_recorder, ..place };
                 let (again, project) = (Arc::clone(&setup), folder.join("project"));

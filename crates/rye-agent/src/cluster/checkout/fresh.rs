@@ -264,7 +264,11 @@ fn not_fetched(left_out: &[(String, LeftOutReason)]) -> LeftOutFiles {
 }
 
 /// Records the patch when the thread that was submitted, or one that continues it, stops.
-pub(in crate::cluster) struct PatchRecorder(pub(in crate::cluster) Arc<TreeCheckout>);
+pub(in crate::cluster) struct PatchRecorder {
+    pub(in crate::cluster) checkout: Arc<TreeCheckout>,
+    /// Knows the secrets that the worker offers, whatever they are called.
+    pub(in crate::cluster) offered: Arc<Redactor>,
+}
 
 impl StopRecorder for PatchRecorder {
     fn record<'a>(
@@ -273,9 +277,10 @@ impl StopRecorder for PatchRecorder {
         at_ms: u64,
         redactor: &Arc<Redactor>,
     ) -> BoxFuture<'a, (&'static str, Value)> {
-        let (checkout, thread, redactor) = (Arc::clone(&self.0), thread.clone(), Arc::clone(redactor));
+        let (checkout, thread) = (Arc::clone(&self.checkout), thread.clone());
+        let (redactor, offered) = (Arc::clone(redactor), Arc::clone(&self.offered));
         Box::pin(async move {
-            let collect = move || checkout.collect(&thread, at_ms, &redactor);
+            let collect = move || checkout.collect(&thread, at_ms, &redactor.merge(&offered));
             let summary = match tokio::task::spawn_blocking(collect).await {
                 Ok(Ok(summary)) => summary,
                 Ok(Err(error)) => PatchSummary::failed(&error.message),

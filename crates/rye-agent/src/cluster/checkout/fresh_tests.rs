@@ -19,8 +19,9 @@ fn id() -> ThreadId {
     ThreadId::parse("thread-0a1b2c3d4e5f").expect("an id")
 }
 
-fn redactor() -> Arc<Redactor> {
-    Arc::new(Redactor::new(&std::collections::BTreeMap::new(), |_| false))
+fn redactor(value: &str) -> Arc<Redactor> {
+    let environment = [("PIN".to_owned(), value.to_owned())].into();
+    Arc::new(Redactor::new(&environment, |name| name == "PIN"))
 }
 
 /// A submitted thread in a store.
@@ -97,8 +98,9 @@ impl Submitted {
 
     /// The thread stops on the worker with this checkout.
     async fn suspend(&self, checkout: &Arc<TreeCheckout>) {
-        let recorder = PatchRecorder(Arc::clone(checkout));
-        let (name, value) = recorder.record(&id(), 1, &redactor()).await;
+        let recorder =
+            PatchRecorder { checkout: Arc::clone(checkout), offered: redactor("swordfish-offered") };
+        let (name, value) = recorder.record(&id(), 1, &redactor("swordfish-known")).await;
         let status = StatusChange {
             reason: Some(SuspendReason::Approval),
             result: Some(json!({name: value})),
@@ -166,6 +168,20 @@ async fn folders_of_a_dead_worker_are_not_current() {
     let patch = submitted.patch();
     assert!(patch.is_incomplete && !patch.is_outdated);
     assert!(!submitted.is_current(&first) && submitted.is_current(&second));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn offered_secrets_stay_out_of_patches() {
+    let submitted = Submitted::new();
+    let first = submitted.open("first");
+    write(&first, "known.txt", "swordfish-known\n");
+    write(&first, "offered.txt", "swordfish-offered\n");
+    write(&first, "plain.txt", "swordfish\n");
+    submitted.suspend(&first).await;
+    let patch = submitted.patch();
+    assert_eq!(patch.files().collect::<Vec<_>>(), [("plain.txt", "added")]);
+    let left_out: Vec<&str> = patch.left_out.iter().map(|(path, _)| path.as_str()).collect();
+    assert_eq!(left_out, ["known.txt", "offered.txt"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
