@@ -99,8 +99,7 @@ impl NewRepositorySearch {
         let is_refused = |repository: &&FoundRepository| {
             (self.is_new(repository, snapshot) || self.is_changed(repository))
                 && !record.is_known(&repository.entry)
-                // Git looks for a `.git` first; that of the project may be a placeholder.
-                && !(repository.entry == self.project && record.is_known(&self.project.join(".git")))
+                && !self.is_own_worktree(&repository.entry, record)
                 && !is_moved_aside(&repository.entry, refused)
                 && !is_harmless(repository, record)
         };
@@ -111,6 +110,11 @@ impl NewRepositorySearch {
         let unsearched = found.unsearched.iter().filter(|folder| !snapshot.is_unsearched(folder));
         planted.extend(unsearched.map(|path| PlantedRepository { path: path.clone(), is_moved: false }));
         planted
+    }
+
+    /// Whether this is the project, with a `.git` of its own: git looks for that first, and it may be a placeholder.
+    fn is_own_worktree(&self, folder: &Path, record: &RepositoryRecord) -> bool {
+        folder == self.project && record.is_known(&folder.join(".git"))
     }
 
     /// Whether a repository was not at this place when the run began, or another one was.
