@@ -12,6 +12,7 @@ use self::calls::Calls;
 use super::format::{format_count, format_duration, format_money, pluralize, truncate};
 use crate::output::{DIM, ERROR, NAME, SUCCESS, WARNING, paint};
 
+mod budgets;
 mod calls;
 
 /// The longest arguments, and the longest reason of a failure, on a line.
@@ -95,7 +96,7 @@ impl ThreadView {
             match kind {
                 "tool_call_start" => calls.start(payload),
                 "tool_call_result" => drop(calls.finish(payload)),
-                "tool_call_changed" => drop(calls.hook_change(kind, payload)),
+                "tool_call_changed" => drop(calls.change_arguments(payload)),
                 _ => {}
             }
         }
@@ -225,7 +226,10 @@ impl ThreadView {
             }
             "tool_call_changed" | "tool_result_changed" => {
                 let progress = self.threads.entry(thread).or_default();
-                let line = progress.calls.hook_change(kind, payload);
+                let line = match kind {
+                    "tool_call_changed" => progress.calls.change_arguments(payload),
+                    _ => progress.calls.change_result(payload),
+                };
                 if is_root || self.options.show_inner_calls {
                     lines.push(format!("{}{line}", "  ".repeat(progress.depth)));
                 }
@@ -235,7 +239,7 @@ impl ThreadView {
                     lines.extend(self.flush_stream());
                 }
                 let depth = self.threads.get(&thread).map_or(0, |progress| progress.depth);
-                lines.push(format!("{}{}", "  ".repeat(depth), calls::budget_wait(&thread, payload)));
+                lines.push(format!("{}{}", "  ".repeat(depth), budgets::wait_line(&thread, payload)));
             }
             // What the model itself was refused is reported with its call.
             "permission_denied" if of("asker") == "tool" && (is_root || self.options.show_inner_calls) => {
