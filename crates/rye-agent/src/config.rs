@@ -16,8 +16,8 @@ use std::sync::Arc;
 use rye_engine::{Code, Error, Result};
 use rye_item::{ItemId, Space};
 use rye_space::Workspace;
-use rye_space::config::{ConfigLayer, IgnoredSetting, LayerTrust};
-use rye_trust::{Subject, TrustVerdict};
+use rye_space::config::{ConfigLayer, IgnoredSetting, LayerTrust, invalid_reason, sign_command};
+use rye_trust::Subject;
 use serde_json::{Map, Value};
 
 pub use check::check;
@@ -60,7 +60,7 @@ fn read(workspace: &Workspace, is_strict: bool) -> Result<ThreadConfig> {
             message: ignored_key.reason.clone(),
         }));
         if is_strict {
-            mistakes.extend(layers.iter().filter_map(|layer| changed_since_signed(&id, layer)));
+            mistakes.extend(layers.iter().filter_map(changed_since_signed));
         }
         for ignored_key in ignored.into_iter().chain(&merged.unsigned).chain(&merged.flat_files) {
             let place = ignored_key.position.map(|position| format!(":{position}")).unwrap_or_default();
@@ -101,18 +101,18 @@ fn from_values(values: &Map<String, Value>) -> Result<ThreadConfig> {
 }
 
 /// The mistake of a user's own file with an invalid signature, which may have set a limit or a guard.
-fn changed_since_signed(id: &ItemId, layer: &ConfigLayer) -> Option<ConfigDiagnostic> {
+fn changed_since_signed(layer: &ConfigLayer) -> Option<ConfigDiagnostic> {
     let LayerTrust::Invalid(verdict) = layer.trust else { return None };
-    let reason = match verdict {
-        _ if *layer.located.space() != Space::User => return None,
-        TrustVerdict::Tampered => "it was changed since it was signed",
-        _ => "its signature is not accepted here",
-    };
-    Some(ConfigDiagnostic {
+    let space = layer.located.space();
+    (*space == Space::User).then(|| ConfigDiagnostic {
         file: layer.located.path.display().to_string(),
         position: None,
         key: String::new(),
-        message: format!("{reason}; sign it again: rye sign config {id} --space user"),
+        message: format!(
+            "{}; sign it again: {}",
+            invalid_reason(verdict),
+            sign_command(layer.located.item_ref(), space)
+        ),
     })
 }
 

@@ -366,7 +366,8 @@ fn check_key(
 }
 
 /// Why a file's signature is not accepted.
-fn invalid_reason(verdict: TrustVerdict) -> &'static str {
+#[must_use]
+pub fn invalid_reason(verdict: TrustVerdict) -> &'static str {
     match verdict {
         TrustVerdict::Tampered => "the file was changed since it was signed",
         TrustVerdict::Misplaced => "the file was signed as another item",
