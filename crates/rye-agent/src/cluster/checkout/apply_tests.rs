@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use rye_exec::sandbox::ProjectLimits;
 use serde_json::{Value, json};
 
 use super::super::collect::PatchSource;
@@ -57,21 +56,7 @@ fn rules() -> CheckoutRules {
         "read_only": ["{project_path}/vendor"],
         "hidden": ["/project/private"],
     });
-    let policy = rye_exec::sandbox::SandboxPolicy::from_settings(&settings).expect("a policy");
-    let paths = rye_exec::sandbox::SandboxPaths {
-        project: "/project".into(),
-        project_ai: "/project/.ai".into(),
-        user_ai: "/home/.ai".into(),
-        home: "/home".into(),
-        homes: rye_exec::sandbox::HomeDirs { own: Vec::new(), all: Vec::new() },
-        approved_projects: Vec::new(),
-        program_folders: Vec::new(),
-        cache: "/cache".into(),
-        signing_keys: "/home/keys".into(),
-        temporary: None,
-        required: Vec::new(),
-    };
-    ProjectLimits::new(&policy, &paths, &BTreeMap::new()).expect("limits").into()
+    CheckoutRules::from_settings(Path::new("/project"), &settings)
 }
 
 fn redactor() -> Redactor {

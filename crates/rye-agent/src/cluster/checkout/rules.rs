@@ -99,6 +99,29 @@ impl From<ProjectLimits> for CheckoutRules {
     }
 }
 
+#[cfg(test)]
+impl CheckoutRules {
+    /// The rules of a project under these sandbox settings.
+    pub(super) fn from_settings(project: &std::path::Path, settings: &serde_json::Value) -> Self {
+        use rye_exec::sandbox::{HomeDirs, SandboxPaths, SandboxPolicy};
+        let paths = SandboxPaths {
+            project: project.to_owned(),
+            project_ai: project.join(".ai"),
+            user_ai: "/home/.ai".into(),
+            home: "/home".into(),
+            homes: HomeDirs { own: Vec::new(), all: Vec::new() },
+            approved_projects: Vec::new(),
+            program_folders: Vec::new(),
+            cache: "/cache".into(),
+            signing_keys: "/home/keys".into(),
+            temporary: None,
+            required: Vec::new(),
+        };
+        let policy = SandboxPolicy::from_settings(settings).expect("a policy");
+        ProjectLimits::new(&policy, &paths, &std::collections::BTreeMap::new()).expect("limits").into()
+    }
+}
+
 /// The names in a path, as file systems could compare them.
 pub(super) fn fold_path(path: &str) -> String {
     path.split('/').map(fold_name).collect::<Vec<_>>().join("/")

@@ -132,10 +132,6 @@ impl Walker<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
-    use rye_exec::sandbox::{HomeDirs, ProjectLimits, SandboxPaths, SandboxPolicy};
-
     use super::*;
 
     fn write(root: &Path, path: &str, text: &str) {
@@ -146,21 +142,7 @@ mod tests {
 
     fn rules_hiding(project: &Path, name: &str) -> CheckoutRules {
         let settings = serde_json::json!({"hidden": [project.join(name).display().to_string()]});
-        let policy = SandboxPolicy::from_settings(&settings).expect("a policy");
-        let paths = SandboxPaths {
-            project: project.to_owned(),
-            project_ai: project.join(".ai"),
-            user_ai: "/home/.ai".into(),
-            home: "/home".into(),
-            homes: HomeDirs { own: Vec::new(), all: Vec::new() },
-            approved_projects: Vec::new(),
-            program_folders: Vec::new(),
-            cache: "/cache".into(),
-            signing_keys: "/home/keys".into(),
-            temporary: None,
-            required: Vec::new(),
-        };
-        ProjectLimits::new(&policy, &paths, &BTreeMap::new()).expect("limits").into()
+        CheckoutRules::from_settings(project, &settings)
     }
 
     #[test]
