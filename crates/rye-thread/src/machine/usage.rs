@@ -125,8 +125,8 @@ impl ThreadState {
         }
     }
 
-    /// What a call that was broken off is charged as: its prompt and what arrived of its answer, which is no longer than
-    /// was asked for.
+    /// What a call that was broken off is charged as: its prompt and what arrived of its answer, at most as many tokens
+    /// as were asked for.
     #[must_use]
     pub fn charged_usage(&self, arrived: &str) -> Usage {
         self.bounded_usage(self.usage_with_output(arrived))
