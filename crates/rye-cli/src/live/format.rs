@@ -48,14 +48,14 @@ pub fn pluralize(number: u64, word: &str) -> String {
     format!("{} {word}{suffix}", format_count(number))
 }
 
-/// `$0.0031`: four places are enough to look at; the whole amount is in JSON.
+/// `$0.0031`: rounded to four places, which are enough to look at; the whole amount is in JSON.
 pub fn format_money(money: Nanos) -> String {
     const NANOS_PER_TICK: u64 = 100_000;
     match money.0 {
         0 => "$0".to_owned(),
         1..NANOS_PER_TICK => "<$0.0001".to_owned(),
         nanos => {
-            let ticks = nanos / NANOS_PER_TICK;
+            let ticks = nanos.saturating_add(NANOS_PER_TICK / 2) / NANOS_PER_TICK;
             let (whole, rest) = (ticks / 10_000, ticks % 10_000);
             let rest = format!("{rest:04}");
             let rest = rest.trim_end_matches('0');
@@ -122,7 +122,7 @@ mod tests {
         assert_eq!([pluralize(1, "turn"), pluralize(2, "turn")], ["1 turn", "2 turns"]);
         let texts =
             [0, 99_999, 3_100_000, 1_000_000_000, 1_999_999_999].map(|nanos| format_money(Nanos(nanos)));
-        assert_eq!(texts, ["$0", "<$0.0001", "$0.0031", "$1.00", "$1.9999"]);
+        assert_eq!(texts, ["$0", "<$0.0001", "$0.0031", "$1.00", "$2.00"]);
     }
 
     #[test]
