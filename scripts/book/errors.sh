@@ -103,6 +103,10 @@ before_RYE0807() {
   yaml_tool team/notthere <<<'tool_type: tool
 executor_id: rye/core/primitives/subprocess
 config: {command: no-such-program}'
+  yaml_tool team/nine <<<'tool_type: tool
+executor_id: rye/core/primitives/subprocess
+env_config: {interpreter: {type: system_binary, binary: python9, var: TEAM_PYTHON}}
+config: {command: "${TEAM_PYTHON}"}'
 }
 
 before_RYE0809() {

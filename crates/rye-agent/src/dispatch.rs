@@ -44,6 +44,11 @@ pub trait Dispatcher: Send + Sync {
         cancel: &CancelToken,
     ) -> Value;
 
+    /// What a tool declares of its parameters, if it is there.
+    fn parameter_schema(&self, _item: &ItemRef) -> Option<Value> {
+        None
+    }
+
     /// The same for what takes no longer than handing it to a worker; `None` for the rest, of which nothing was
     /// done.
     fn try_dispatch_inline(
@@ -106,6 +111,12 @@ impl Dispatcher for EngineDispatcher {
         if permitted.is_hook_tool() { hook_tool_response(permitted, response) } else { response }
     }
 
+    fn parameter_schema(&self, item: &ItemRef) -> Option<Value> {
+        let located = (self.engine)().ok()?.locate(item, None).ok()?;
+        let fields = located.fields();
+        fields.get("config_schema").or_else(|| fields.get("input_schema")).cloned()
+    }
+
     fn try_dispatch_inline(
         &self,
         permitted: &PermittedAction,
@@ -157,10 +168,8 @@ fn request(
     }
     let is_hook_tool = permitted.is_hook_tool();
     let thread = Arc::clone(context) as Arc<dyn ThreadFunctions>;
-    let (mut parameters, mut words) = (action.params.clone(), word_parameters(action));
-    if has_xml_texts(permitted) {
-        words.extend(take_texts(&mut parameters));
-    }
+    let mut parameters = action.params.clone();
+    let words = if has_xml_texts(permitted) { take_texts(&mut parameters) } else { Vec::new() };
     let grants = Arc::new(CallerGrants {
         capabilities: permitted.capabilities().clone(),
         principal: permitted.principal(),
@@ -246,12 +255,6 @@ impl Grants for CallerGrants {
             Some(reason) => Err(format!("Permission denied: {reason}; call the tool itself to be asked")),
         }
     }
-}
-
-/// Parameters as words, typed by what the item declares: from a command line in a tool.
-fn word_parameters(action: &Action) -> Vec<(String, String)> {
-    let words = action.options.get("words").and_then(Value::as_object).into_iter().flatten();
-    words.filter_map(|(name, word)| Some((name.clone(), word.as_str()?.to_owned()))).collect()
 }
 
 fn search_arguments(action: &Action) -> Result<AgentSearch> {

@@ -17,7 +17,7 @@ use crate::config::{ConfigCache, ThreadConfig};
 use crate::definitions::{OutputField, PreloadOptions};
 use crate::file_inputs::{self, FileAccess, LoadedFile};
 use crate::hooks::{Hook, Hooks};
-use crate::limits::ThreadLimits;
+use crate::limits::{LIMIT_EXAMPLES, ThreadLimits};
 use crate::models::{self, ModelChoice, Providers};
 use crate::preflight::{self, ThreadNeeds};
 use crate::redact::RedactionTally;
@@ -457,7 +457,7 @@ fn resolve_limits(
     request: &ThreadRequest,
 ) -> Result<ThreadLimits> {
     let invalid = |error: crate::limits::LimitError| {
-        Error::new(Code::InvalidArgument, error.to_string()).for_item(&request.directive)
+        Error::new(Code::InvalidArgument, error.to_string()).for_item(&request.directive).hint(LIMIT_EXAMPLES)
     };
     let mut limits = config.resilience.default_limits;
     if let Some(Value::Object(own)) = directive.fields.get("limits") {

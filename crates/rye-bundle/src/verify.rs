@@ -107,6 +107,9 @@ pub struct BundleReport {
     pub version: Option<String>,
     /// Who signed the manifest, if the signature holds.
     pub signer: Option<ManifestSigner>,
+    /// The keys that signed its items.
+    #[serde(skip)]
+    pub item_signers: BTreeSet<Fingerprint>,
 }
 
 impl BundleReport {
@@ -150,6 +153,7 @@ pub fn verify(
         bundle_id: id,
         version: None,
         signer,
+        item_signers: BTreeSet::new(),
     };
     let Ok(manifest) = &target.manifest.parsed else {
         return bundle_report;
@@ -180,6 +184,7 @@ pub fn verify(
     if bundle_report.manifest_valid && is_whole {
         bundle_report.status = "verified";
     }
+    bundle_report.item_signers = signers;
     bundle_report
 }
 

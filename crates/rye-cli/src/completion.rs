@@ -9,7 +9,7 @@ use clap::Parser as _;
 use clap_complete::engine::CompletionCandidate;
 use rye_agent::limits::LIMIT_NAMES;
 use rye_agent::status::ThreadStatus;
-use rye_agent::store::ThreadFilter;
+use rye_agent::store::{ThreadFilter, ThreadRow};
 use rye_engine::verbs::complete::{self, NamedChoice};
 use rye_engine::verbs::{search, sync};
 use rye_item::ItemType;
@@ -23,6 +23,9 @@ pub use names::{bundles, clients, error_codes, keys, languages, schedules, setti
 
 /// Threads that are offered.
 const MAX_THREADS: u64 = 50;
+
+/// Where threads stand that have not ended.
+const UNFINISHED: [ThreadStatus; 3] = [ThreadStatus::Created, ThreadStatus::Running, ThreadStatus::Suspended];
 
 #[derive(clap::Parser)]
 struct GlobalOnly {
@@ -125,15 +128,37 @@ fn read_settings() -> Option<Settings> {
 
 /// Names of threads, the newest first, with directive and status as help.
 pub fn threads(current: &OsStr) -> Vec<CompletionCandidate> {
+    complete_threads(current, &[], |_, _| true)
+}
+
+/// The same of those that have not ended.
+pub fn unfinished_threads(current: &OsStr) -> Vec<CompletionCandidate> {
+    complete_threads(current, &UNFINISHED, |_, _| true)
+}
+
+/// The same of those that can be resumed: suspended ones, and those whose process is gone.
+pub fn resumable_threads(current: &OsStr) -> Vec<CompletionCandidate> {
+    complete_threads(current, &UNFINISHED, |index, row| {
+        row.status == ThreadStatus::Suspended || index.is_interrupted(row)
+    })
+}
+
+fn complete_threads(
+    current: &OsStr,
+    statuses: &[ThreadStatus],
+    is_offered: impl Fn(&ThreadIndex, &ThreadRow) -> bool,
+) -> Vec<CompletionCandidate> {
     let Some(start) = current.to_str() else {
         return Vec::new();
     };
     let Some(index) = read_settings().and_then(|settings| ThreadIndex::open(&settings).ok().flatten()) else {
         return Vec::new();
     };
-    let rows = index.store.threads(&ThreadFilter { limit: Some(MAX_THREADS), ..ThreadFilter::default() });
-    rows.unwrap_or_default()
-        .iter()
+    let filter =
+        ThreadFilter { statuses: statuses.to_vec(), limit: Some(MAX_THREADS), ..ThreadFilter::default() };
+    let rows = index.store.threads(&filter).unwrap_or_default();
+    rows.iter()
+        .filter(|row| is_offered(&index, row))
         .filter_map(|row| {
             let name = row.id.as_str();
             // A word that begins with the digits is completed by them.

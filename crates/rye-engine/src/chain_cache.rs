@@ -14,6 +14,8 @@ use rye_trust::{Admitted, Subject};
 
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
+use crate::missing::with_first_hints;
+use crate::natives;
 
 /// More than any project's tools, runtimes and primitives in use at once.
 const MAX_CACHED_ITEMS: usize = 2048;
@@ -139,8 +141,26 @@ impl Engine {
 pub fn build(engine: &Engine, item: &ItemRef, tier: Option<SpaceTier>) -> Result<Chain> {
     let spaces = &engine.workspace.spaces;
     let tool = engine.locate(item, tier)?;
-    chain::build(tool, spaces, &executor_aliases(engine), &|located| engine.admit_cached(located))
-        .map_err(|error| chain_error(error, item))
+    chain::build(tool, spaces, &executor_aliases(engine), &|located| engine.admit_cached(located)).map_err(
+        |error| {
+            let is_server =
+                matches!(error, ChainError::UnknownPrimitive { .. }) && is_server(engine, item, tier);
+            let meant = match &error {
+                ChainError::ExecutorNotFound { executor, .. } => engine.meant_executor(executor),
+                _ => None,
+            };
+            let error = chain_error(error, item, is_server);
+            match meant {
+                Some(meant) => with_first_hints(error, vec![meant]),
+                None => error,
+            }
+        },
+    )
+}
+
+/// Whether a tool describes an MCP server, whose tools are items of their own.
+fn is_server(engine: &Engine, item: &ItemRef, tier: Option<SpaceTier>) -> bool {
+    engine.locate(item, tier).is_ok_and(|located| natives::is_server_item(located.fields()))
 }
 
 pub(crate) fn executor_aliases(engine: &Engine) -> Aliases {
@@ -184,7 +204,7 @@ pub fn build_valid_chain(
         .hint(format!("see each element: rye why tool {}", item.id)))
 }
 
-fn chain_error(error: ChainError<Error>, item: &ItemRef) -> Error {
+fn chain_error(error: ChainError<Error>, item: &ItemRef, is_server: bool) -> Error {
     let message = error.to_string();
     let (code, trail, hint) = match error {
         ChainError::Locate(error) => return error.into(),
@@ -203,6 +223,11 @@ fn chain_error(error: ChainError<Error>, item: &ItemRef) -> Error {
         }
         ChainError::TooDeep { trail } => {
             (Code::ChainTooDeep, trail, "a tool runs on a runtime, and a runtime on a primitive".to_owned())
+        }
+        ChainError::UnknownPrimitive { trail, .. } if is_server => {
+            let call = format!("rye execute rye/mcp/manager action=refresh server={}", item.id);
+            let hint = format!("it is an MCP server; its tools are called. make items of them: {call}");
+            (Code::UnknownPrimitive, trail, hint)
         }
         ChainError::UnknownPrimitive { trail, .. } => {
             (Code::UnknownPrimitive, trail, "it has no executor_id, and is not a primitive".to_owned())

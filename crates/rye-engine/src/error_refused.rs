@@ -90,10 +90,16 @@ pub(crate) fn hints(
         (TrustVerdict::Tampered, _) if reason.contains("`#!` line") => {
             vec!["remove its first line, or write a plain one such as `#!/usr/bin/env python3`".to_owned()]
         }
-        (TrustVerdict::Tampered, _) => vec![
-            "see what changed (git diff); if it was not you, restore the signed version".to_owned(),
-            signing,
-        ],
+        (TrustVerdict::Tampered, _) => match other_signer(workspace, report).filter(|_| !is_system) {
+            Some(signer) => vec![
+                format!("see what changed (git diff); restore what {signer} signed, or ask its owner to sign this"),
+                format!("to put your signature in place of theirs, {signing}"),
+            ],
+            None => vec![
+                "see what changed (git diff); if it was not you, restore the signed version".to_owned(),
+                signing,
+            ],
+        },
         (TrustVerdict::Misplaced, _) => {
             vec![format!("move it back; or make its name and category match its path, {signing}")]
         }
@@ -101,7 +107,13 @@ pub(crate) fn hints(
             "look at who signed it: rye bundle list; to trust that key for this bundle only: rye bundle trust {bundle}"
         )],
         (TrustVerdict::Untrusted, Space::Project) => {
-            let mut hints = vec![JOIN_HINT.to_owned()];
+            let mut hints = match report.fingerprint().filter(|key| !is_published(workspace, key)) {
+                Some(key) => vec![format!(
+                    "the identity of {key} is not in the project: its owner runs rye keys publish and commits it, \
+                     then: rye join"
+                )],
+                None => vec![JOIN_HINT.to_owned()],
+            };
             hints.extend(report.fingerprint().map(|key| trust_hint(workspace, space, &key)));
             hints.push(format!("or, for this item alone, {signing}"));
             hints
@@ -113,6 +125,18 @@ pub(crate) fn hints(
         }
         (TrustVerdict::Revoked, _) => vec![signing],
     }
+}
+
+/// Whether the identity of a key is in the project.
+fn is_published(workspace: &Workspace, key: &Fingerprint) -> bool {
+    let documents = workspace.project_documents();
+    documents.iter().filter_map(|found| found.identity.as_ref().ok()).any(|found| found.fingerprint == *key)
+}
+
+/// The key that an item's signature names, if it is not the user's own.
+fn other_signer(workspace: &Workspace, report: &TrustReport) -> Option<Fingerprint> {
+    let own = workspace.own_key.as_ref().map(lillux::PublicKey::fingerprint);
+    report.fingerprint().filter(|signer| Some(*signer) != own)
 }
 
 /// How to let a signer vouch for more than one item, and for how much.

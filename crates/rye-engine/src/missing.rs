@@ -3,7 +3,9 @@
 use rye_item::space::SpaceTier;
 use rye_item::{ItemId, ItemRef, ItemType};
 use rye_space::{AI_FOLDER, ItemFile, LocateError};
+use serde_json::Value;
 
+use crate::chain_cache;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::verbs::search::complete_ids;
@@ -63,6 +65,37 @@ impl Engine {
         hints
     }
 
+    /// What an executor that is nowhere was likely meant to be: a runtime, a primitive or another name of one.
+    pub(crate) fn meant_executor(&self, executor: &str) -> Option<String> {
+        let known = self.executors();
+        let aliases = chain_cache::executor_aliases(self);
+        let ids = known.iter().map(|item| item.id.as_str());
+        if let Some(near) = rye_item::text::nearest(executor, aliases.names().chain(ids)) {
+            return Some(format!("did you mean `{near}`?"));
+        }
+        let near = nearest_ids(&ItemId::new(executor).ok()?, &known);
+        (!near.is_empty()).then(|| format!("did you mean {}?", near.join(" or ")))
+    }
+
+    /// Every tool that says that it runs others.
+    fn executors(&self) -> Vec<ItemRef> {
+        let spaces = &self.workspace.spaces;
+        let is_data = |extension: &str| [".yaml", ".yml", ".toml", ".json"].contains(&extension);
+        let says_so = |item: &ItemRef| {
+            spaces.locate(item, None).is_ok_and(|located| {
+                let tool_type = located.fields().get("tool_type").and_then(Value::as_str);
+                matches!(tool_type, Some("runtime" | "primitive"))
+            })
+        };
+        let entries = spaces.order().flat_map(|space| spaces.scan(&space, &[ItemType::Tool]).entries);
+        let mut items: Vec<ItemRef> =
+            entries.filter(|entry| is_data(&entry.extension)).map(|entry| entry.item).collect();
+        items.sort();
+        items.dedup();
+        items.retain(says_so);
+        items
+    }
+
     fn has_item(&self, item: &ItemRef) -> bool {
         self.workspace.spaces.candidate_paths(item).iter().any(|candidate| candidate.is_found)
     }
@@ -78,7 +111,8 @@ fn use_command(item: &ItemRef) -> String {
     }
 }
 
-fn with_first_hints(mut error: Error, mut hints: Vec<String>) -> Error {
+/// The failure, with hints before those it has.
+pub(crate) fn with_first_hints(mut error: Error, mut hints: Vec<String>) -> Error {
     hints.append(&mut error.hints);
     error.hints = hints;
     error

@@ -71,6 +71,11 @@ impl Aliases {
         self.names.get(id).map(String::as_str)
     }
 
+    /// Every other name of an executor.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.names.keys().chain(self.functions.keys()).map(String::as_str)
+    }
+
     /// What `id` is another name of: an item of that id stands before each of them.
     pub fn targets(&self, id: &str) -> impl Iterator<Item = &str> {
         let both = [self.names.get(id), self.functions.get(id)].into_iter().flatten();

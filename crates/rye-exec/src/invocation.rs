@@ -50,6 +50,8 @@ pub struct ProcessInvocation {
 pub enum ResultMode {
     /// As JSON on a descriptor of its own.
     Channel,
+    /// The same, in which no object has a key twice. No item asks for it; a policy's answer is read so.
+    UniqueChannel,
     /// As the last line of its output that is JSON.
     #[default]
     LastJsonLine,

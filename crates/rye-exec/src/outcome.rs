@@ -1,5 +1,6 @@
 //! What a run gave: a result of any JSON value, or a failure with what was there.
 
+use rye_item::json::parse_unique;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -94,7 +95,9 @@ pub fn from_process_output(mode: ResultMode, exit: ProcessExit, output: ProcessO
     };
     let raw = |output: &ProcessOutput| json!({"stdout": output.stdout, "stderr": output.stderr, "return_code": code});
     let (result, stdout) = match mode {
-        ResultMode::Channel => (parse_channel(&output), output.stdout.clone()),
+        ResultMode::Channel | ResultMode::UniqueChannel => {
+            (parse_channel(&output, mode == ResultMode::UniqueChannel), output.stdout.clone())
+        }
         ResultMode::LastJsonLine => parse_last_json_line(&output),
         ResultMode::WholeJsonObject => (parse_single_object(&output), output.stdout.clone()),
         ResultMode::Streams => {
@@ -111,7 +114,9 @@ pub fn from_process_output(mode: ResultMode, exit: ProcessExit, output: ProcessO
     };
     let (data, unreadable) = match result {
         ParsedResult::Result(value) => (value, None),
-        ParsedResult::Missing if mode == ResultMode::Channel => (Value::Null, None),
+        ParsedResult::Missing if matches!(mode, ResultMode::Channel | ResultMode::UniqueChannel) => {
+            (Value::Null, None)
+        }
         ParsedResult::Missing => (raw(&output), None),
         ParsedResult::Unreadable(why) => (raw(&output), Some(why)),
     };
@@ -143,24 +148,30 @@ enum ParsedResult {
     Unreadable(String),
 }
 
-fn parse_channel(output: &ProcessOutput) -> ParsedResult {
-    match &output.channel {
-        None => ParsedResult::Missing,
-        Some((bytes, _)) if bytes.is_empty() => ParsedResult::Missing,
-        Some((_, true)) => ParsedResult::Unreadable("the result is larger than allowed".to_owned()),
-        Some((bytes, false)) => match serde_json::from_slice(bytes) {
-            Ok(value) => ParsedResult::Result(value),
-            Err(error) => ParsedResult::Unreadable(format!("the result is not JSON: {error}")),
-        },
+fn parse_channel(output: &ProcessOutput, is_unique: bool) -> ParsedResult {
+    let bytes = match &output.channel {
+        None => return ParsedResult::Missing,
+        Some((bytes, _)) if bytes.is_empty() => return ParsedResult::Missing,
+        Some((_, true)) => {
+            return ParsedResult::Unreadable("the result is larger than allowed".to_owned());
+        }
+        Some((bytes, false)) => bytes,
+    };
+    let parsed = if is_unique { parse_unique(bytes) } else { serde_json::from_slice(bytes) };
+    match parsed {
+        Ok(value) => ParsedResult::Result(value),
+        Err(error) if error.is_data() => ParsedResult::Unreadable(format!("the result has a {error}")),
+        Err(error) => ParsedResult::Unreadable(format!("the result is not JSON: {error}")),
     }
 }
 
 /// The output as one JSON object. Whatever else stands there may be the rest of an answer that says the opposite.
 fn parse_single_object(output: &ProcessOutput) -> ParsedResult {
     let printed = output.stdout.trim();
-    match serde_json::from_str(printed) {
+    match parse_unique(printed.as_bytes()) {
         Ok(value @ Value::Object(_)) if !output.is_stdout_cut => ParsedResult::Result(value),
         _ if printed.is_empty() => ParsedResult::Missing,
+        Err(error) if error.is_data() => ParsedResult::Unreadable(format!("what it printed has a {error}")),
         _ => ParsedResult::Unreadable(
             "what it printed isn't exactly one JSON object: `{}` has no opinion, logs belong on stderr"
                 .to_owned(),
@@ -294,6 +305,34 @@ mod tests {
         }
         assert!(parse(ProcessOutput { is_stdout_cut: true, ..output("{}") }).1.is_some());
         assert_eq!(parse(output("\n")).1, None, "silence is judged by who asked");
+    }
+
+    #[test]
+    fn policy_answer_has_each_key_once() {
+        for text in [
+            r#"{"call":{"block":"no"},"call":{}}"#,
+            r#"{"call":{"block":"no","block":null}}"#,
+            r#"{"call":{"arguments":{"path":"a","p\u0061th":"b"}}}"#,
+            r#"{"rows":[{"a":1,"a":1}]}"#,
+        ] {
+            let printed =
+                from_process_output(ResultMode::WholeJsonObject, ProcessExit::Code(0), output(text));
+            let channel = Some((text.as_bytes().to_vec(), false));
+            let channel = ProcessOutput { channel, ..ProcessOutput::default() };
+            let returned =
+                from_process_output(ResultMode::UniqueChannel, ProcessExit::Code(0), channel.clone());
+            for outcome in [printed, returned] {
+                let failure = outcome.failure.as_ref().map(RunFailure::message).unwrap_or_default();
+                assert!(failure.contains("duplicate key `"), "{text}: {failure}");
+                assert_eq!(outcome.data.get("call"), None, "{text}");
+            }
+            // What decides nothing is read as before.
+            let other = from_process_output(ResultMode::Channel, ProcessExit::Code(0), channel);
+            assert_eq!(other.failure, None, "{text}");
+        }
+        let silent = ProcessOutput::default();
+        let outcome = from_process_output(ResultMode::UniqueChannel, ProcessExit::Code(0), silent);
+        assert_eq!((outcome.data, outcome.failure), (Value::Null, None));
     }
 
     #[test]

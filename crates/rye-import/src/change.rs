@@ -1,5 +1,6 @@
 //! What an import changes: what the source has now, against what it had at the last import and what the item is now.
 
+use lillux_hash::Digest;
 use rye_item::ItemType;
 use serde::Serialize;
 
@@ -12,7 +13,7 @@ use crate::provenance::ImportedItem;
 pub enum ItemChange {
     /// It is made.
     Create,
-    /// It stays: the source has not changed since the last import.
+    /// It stays: the source has not changed since the last import, or says what the item says.
     Unchanged,
     /// It follows the source.
     Update,
@@ -64,6 +65,11 @@ pub fn decide_change(planned: &PlannedItem, existing: Option<&str>, takes_theirs
         return ItemChange::Occupied;
     }
     if old.sha256 == new.sha256 && old.files == new.files {
+        return ItemChange::Unchanged;
+    }
+    // The source has what the item is exported as.
+    let exported = Digest::of(current.source_text().as_bytes()).to_hex();
+    if exported == new.sha256 && old.files == new.files {
         return ItemChange::Unchanged;
     }
     match (current.is_untouched, takes_theirs) {

@@ -6,6 +6,7 @@ mod state;
 
 use std::collections::BTreeMap;
 
+use lillux_hash::Digest;
 use rye_item::{ItemRef, ItemType};
 use serde::Serialize;
 
@@ -128,6 +129,33 @@ pub struct ExportFile {
     pub is_executable: bool,
     /// The item it was made from.
     pub item: String,
+    /// The file of the project that the item was imported from, if it was.
+    pub imported: Option<SourceFile>,
+}
+
+impl ExportFile {
+    /// Whether its place is the one that it was imported from.
+    #[must_use]
+    pub fn is_at_source(&self) -> bool {
+        self.imported.as_ref().is_some_and(|from| from.path == self.path)
+    }
+
+    /// Whether this is what the import of its item read.
+    #[must_use]
+    pub fn is_as_imported(&self, present: &Digest) -> bool {
+        self.imported.as_ref().is_some_and(|from| from.sha256 == present.to_hex())
+    }
+}
+
+/// A file that an import read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourceFile {
+    /// Its path, as the import named it.
+    pub path: String,
+    /// The digest of its bytes.
+    pub sha256: String,
+    /// What to import for the item to follow the exported file; `None` if no import of it reaches the item.
+    pub import: Option<String>,
 }
 
 /// The files of an item, or why it has none.

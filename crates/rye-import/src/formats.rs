@@ -7,6 +7,7 @@ mod codex;
 mod credentials;
 mod hooks;
 mod plugin;
+mod references;
 mod remote;
 mod rule;
 mod script;

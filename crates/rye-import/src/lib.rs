@@ -23,7 +23,7 @@ pub mod tree;
 
 pub use change::{ItemChange, decide_change};
 pub use detect::{SourceFormat, SourceUnit, detect};
-pub use export::{ExportClient, ExportFile, ExportItem, RenderedItem};
+pub use export::{ExportClient, ExportFile, ExportItem, RenderedItem, SourceFile};
 pub use plan::{
     ImportNote, ImportOptions, ImportPlan, NoteKind, PlannedAsset, PlannedItem, RefusedSource, RemoteSource,
     plan,

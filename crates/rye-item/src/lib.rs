@@ -16,6 +16,7 @@ pub mod id;
 pub mod inputs;
 #[cfg(feature = "parsers")]
 pub mod interpolate;
+pub mod json;
 pub mod merge;
 pub mod metadata;
 #[cfg(feature = "schemas")]

@@ -12,11 +12,14 @@
 //! result that holds a key of that name. An output that no action produced is left out. Otherwise it says in one line for
 //! each action what came of it.
 //!
+//! An action that was stopped because the thread's time was over is called again: a person gave the thread more time.
+//!
 //! It invents nothing. A script without actions, an action that failed or was denied, and a required output that no action
 //! produced are errors of kind `NoModel`, which end the thread and say that no model was asked.
 
 use rye_item::{interpolate, text};
 use rye_thread::definitions::{HUMAN_APPROVAL, ORCHESTRATOR};
+use rye_thread::machine::is_stopped_by_duration;
 use serde_json::{Map, Value, json};
 
 use crate::{
@@ -293,6 +296,7 @@ fn make_response(request: &ModelRequest, text: String, calls: Vec<ToolCall>) -> 
 
 fn tool_outcomes(request: &ModelRequest) -> Vec<ToolOutcome<'_>> {
     let results = request.messages.iter().filter_map(|message| match message.as_ref() {
+        ChatMessage::Tool { content, is_error: true, .. } if is_stopped_by_duration(content) => None,
         ChatMessage::Tool { content, is_error, .. } => {
             let value: Value =
                 serde_json::from_str(content).unwrap_or_else(|_| Value::from(content.as_str()));

@@ -31,6 +31,8 @@ const QUESTION_KEY: &str = "consent";
 const APPROVE_PREFIX: &str = "approve ";
 /// What begins the name of a no to it, which is an answer too.
 const DENY_PREFIX: &str = "deny ";
+/// The most characters of a question of threads: more would not be read.
+const MAX_QUESTION_CHARS: usize = 8_000;
 /// How long a person may think.
 const CONSENT_TIMEOUT: Duration = Duration::from_secs(300);
 
@@ -190,18 +192,18 @@ impl Consents {
     }
 }
 
-/// What threads below `root` ask, as one question.
-pub(crate) fn thread_consent_request(root: &ThreadId, approvals: &[Approval]) -> ConsentRequest {
+/// What threads below `root` ask, as one question with every argument to its end.
+///
+/// # Errors
+/// When it is too long to be read in a client: it waits for an answer at the command line.
+pub(crate) fn thread_question(root: &ThreadId, approvals: &[Approval]) -> Result<Box<ConsentRequest>, Error> {
     let clean = rye_item::text::one_line;
     let lines: Vec<String> = approvals
         .iter()
         .map(|approval| {
-            let text = ApprovalText::new(approval, false);
+            let text = ApprovalText::new(approval, true);
             let mut lines = vec![format!("asks: {}", text.prompt)];
             lines.extend(text.lines().into_iter().map(|line| format!("  {line}")));
-            if text.is_truncated {
-                lines.push(format!("  all of it: rye thread approvals {} --full", approval.thread));
-            }
             lines.join("\n")
         })
         .collect();
@@ -214,13 +216,15 @@ pub(crate) fn thread_consent_request(root: &ThreadId, approvals: &[Approval]) ->
         .detail("asked", names.clone())
         .hint(format!("allow it: rye thread approve {requester}"))
         .hint(format!("refuse it: rye thread deny {requester}"));
-    ConsentRequest {
-        message: format!("A thread {}\nDo you allow it?", lines.join("\nand ")),
-        subject: format!("{APPROVE_PREFIX}{root} {}", names.join(" ")),
-        fallback,
-        trust_document: None,
-        shows_text: false,
+    let message = format!("A thread {}\nDo you allow it?", lines.join("\nand "));
+    let subject = format!("{APPROVE_PREFIX}{root} {}", names.join(" "));
+    let is_too_long = message.chars().count() > MAX_QUESTION_CHARS;
+    let question = ConsentRequest { message, subject, fallback, trust_document: None, shows_text: false };
+    if is_too_long {
+        let error = question.refused("its arguments are too long for a client's question");
+        return Err(error.hint(format!("read all of it first: rye thread approvals {requester} --full")));
     }
+    Ok(Box::new(question))
 }
 
 fn trust_request(engine: &Engine, error: &Error) -> Option<ConsentRequest> {

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rmcp::model::{CallToolRequestParams, Tool, ToolAnnotations};
 use rye_agent::capability::Capabilities;
 use rye_agent::definitions::{self, PreloadOptions, ToolBinding};
+use rye_engine::agent_actions::schemas::agent_tool_schemas;
 use rye_engine::{Code, Engine, Error, Result};
 use rye_item::text::one_line;
 use serde_json::{Map, Value};
@@ -74,7 +75,7 @@ pub(crate) fn find_exposed(engine: &Engine, patterns: &[String]) -> Result<Vec<E
         })?;
     let preload = PreloadOptions { enabled: true, max_tokens: MAX_TOKENS };
     let offered = definitions::build(engine, &capabilities, &[], preload);
-    let mut exposed = Vec::new();
+    let mut exposed: Vec<ExposedTool> = Vec::new();
     for definition in &*offered.tools {
         let (Some(ToolBinding::Tool(item_id)), Value::Object(schema)) =
             (offered.names.get(&definition.name), definition.schema.clone())
@@ -89,6 +90,13 @@ pub(crate) fn find_exposed(engine: &Engine, patterns: &[String]) -> Result<Vec<E
             .with_raw_output_schema(Arc::new(tools::result_schema()))
             .with_annotations(hints);
         exposed.push(ExposedTool { tool, item_id: item_id.clone() });
+    }
+    // The names of threads depend on what else is there; a client's list of allowed tools must not.
+    let ids: Vec<&str> = exposed.iter().map(|exposed| exposed.item_id.as_str()).collect();
+    let own: Vec<&str> = agent_tool_schemas().into_iter().map(|tool| tool.name).collect();
+    let names = definitions::stable_names(&ids, &own);
+    for (exposed, name) in exposed.iter_mut().zip(names) {
+        exposed.tool.name = name.into();
     }
     Ok(exposed)
 }

@@ -10,7 +10,7 @@ use rye_engine::{Code, Error, Result};
 use serde_json::{Value, json};
 
 pub use edit::diff;
-pub use remove::{EntryState, entry_state, remove_entry};
+pub use remove::{EntryState, entry_state, is_empty_config, remove_entry};
 
 /// The name of the entry.
 const ENTRY_NAME: &str = "rye";

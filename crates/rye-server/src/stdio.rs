@@ -10,7 +10,7 @@ use rmcp::RoleServer;
 use rmcp::model::{ClientJsonRpcMessage, ErrorCode, ErrorData, RequestId, ServerJsonRpcMessage};
 use rmcp::service::{RxJsonRpcMessage, ServiceExt, TxJsonRpcMessage};
 use rmcp::transport::{StdioReader, StdioWriter, Transport, stdio_pipes};
-use serde_json::Value;
+use rye_item::json::parse_unique;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
@@ -109,14 +109,19 @@ struct ParseError {
     error: ErrorData,
 }
 
+/// Reads a message. It may be the answer to a question: of a key that is there twice, neither value is taken.
 fn parse(line: &[u8]) -> Result<ClientJsonRpcMessage, Box<ParseError>> {
+    let value = parse_unique(line).map_err(|error| {
+        let message = match error.is_data() {
+            true => format!("this has a {error}"),
+            false => format!("this is not JSON: {error}"),
+        };
+        let error = ErrorData::new(ErrorCode::PARSE_ERROR, message, None);
+        Box::new(ParseError { id: None, error })
+    })?;
     if let Ok(message) = serde_json::from_slice(line) {
         return Ok(message);
     }
-    let value: Value = serde_json::from_slice(line).map_err(|error| {
-        let error = ErrorData::new(ErrorCode::PARSE_ERROR, format!("this is not JSON: {error}"), None);
-        Box::new(ParseError { id: None, error })
-    })?;
     let id = value.get("id").and_then(|id| serde_json::from_value(id.clone()).ok());
     let error = ErrorData::invalid_request("not a message of the protocol", None);
     Err(Box::new(ParseError { id, error }))
@@ -199,6 +204,12 @@ mod tests {
         };
         assert_eq!(parse_error("{"), Some((ErrorCode::PARSE_ERROR, None)));
         assert_eq!(parse_error("\u{0}"), Some((ErrorCode::PARSE_ERROR, None)));
+        for twice in [
+            r#"{"jsonrpc":"2.0","id":1,"result":{"action":"decline","action":"accept"}}"#,
+            r#"{"jsonrpc":"2.0","id":1,"result":{"action":"accept","content":{"a":"no","a":"yes"}}}"#,
+        ] {
+            assert_eq!(parse_error(twice), Some((ErrorCode::PARSE_ERROR, None)), "{twice}");
+        }
         assert_eq!(parse_error("[]"), Some((ErrorCode::INVALID_REQUEST, None)));
         assert_eq!(parse_error("7"), Some((ErrorCode::INVALID_REQUEST, None)));
         assert_eq!(

@@ -27,7 +27,7 @@ use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::arguments::ExecuteParams;
-use crate::consent::{CallError, Consents, ThreadAnswer, thread_consent_request};
+use crate::consent::{CallError, Consents, ThreadAnswer, thread_question};
 use crate::consent_gate::CallResult;
 use crate::project_engines::ProjectEngines;
 
@@ -307,8 +307,8 @@ async fn wait_for_finish(
             }
             () = tokio::time::sleep(POLL_INTERVAL), if consent.can_ask => {
                 let approvals = if threads.has_pending_approvals() { threads.open_approvals(root).await? } else { Vec::new() };
-                if !approvals.is_empty() {
-                    return Err(CallError::NeedsConsent(Box::new(thread_consent_request(root, &approvals))));
+                if !approvals.is_empty() && let Ok(question) = thread_question(root, &approvals) {
+                    return Err(CallError::NeedsConsent(question));
                 }
             }
         }
@@ -316,7 +316,7 @@ async fn wait_for_finish(
     let approvals =
         if finished.outcome.has_questions() { threads.open_approvals(root).await? } else { Vec::new() };
     if !approvals.is_empty() && consent.can_ask {
-        return Err(CallError::NeedsConsent(Box::new(thread_consent_request(root, &approvals))));
+        return Err(CallError::NeedsConsent(thread_question(root, &approvals)?));
     }
     Ok(into_response(item, &finished)?)
 }

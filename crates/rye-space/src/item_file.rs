@@ -144,6 +144,13 @@ impl ItemFile {
         problems
     }
 
+    /// The first line whose indentation its language refuses, if that language is Python.
+    #[must_use]
+    pub fn indentation_problem(&self) -> Option<Diagnostic> {
+        let parser = self.extractors.for_type(self.item.item_type).parser_for(&self.extension)?;
+        parse::indentation_problem(parser, &self.covered_form())
+    }
+
     /// Whether its fields are variables of a program, where `name` may be any variable.
     fn is_source_code(&self) -> bool {
         let parser = self.extractors.for_type(self.item.item_type).parser_for(&self.extension);

@@ -85,7 +85,7 @@ pub enum ThreadStoreError {
         thread: ThreadId,
     },
     /// A number or text is larger than the store holds.
-    #[error("{0} is more than the store can hold")]
+    #[error("too large for the store: {0}")]
     TooLarge(&'static str),
     /// A shared part is not there, or is not what its name says.
     #[error("the store has no intact part `{0}`")]

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use crate::action::{Action, Primary};
 use crate::capability::{
-    CONTROL_TOOL, Capabilities, HOOK_TOOLS_PREFIX, HookOrigin, PermittedAction, Principal, permit,
+    CONTROL_TOOL, Capabilities, HOOK_TOOLS_PREFIX, HookOrigin, PermittedAction, Principal, permit_as_of,
     required_capabilities,
 };
 use crate::cost::Cost;
@@ -160,7 +160,7 @@ impl CallAnswer {
         let is_tool = text(action, "primary").is_none_or(|primary| primary == Primary::Execute.as_str())
             && text(action, "item_type").is_none_or(|item_type| item_type == ItemType::Tool.as_str());
         if revision >= 3 && is_tool && can_steer {
-            return match readable_answer(data, event) {
+            return match readable_answer(data, event, revision) {
                 Ok(answer) if revision >= 4 && event.is_before() && reports_failure(&answer) => {
                     Self::Failed(failure_text(&answer))
                 }
@@ -181,7 +181,7 @@ impl CallAnswer {
 
 /// What the tool of a hook answered: an object. `{}` has no opinion, silence is not an answer. What a program prints is
 /// its answer if it is the text of an object.
-fn readable_answer(data: Option<&Value>, event: CallEvent) -> Result<Value, String> {
+fn readable_answer(data: Option<&Value>, event: CallEvent, revision: u32) -> Result<Value, String> {
     let hint = "it has to answer with an object: `{\"call\": {…}}`, or `{}` to let the call through";
     let Some(Value::Object(answer)) = data else {
         let what = match data {
@@ -192,14 +192,24 @@ fn readable_answer(data: Option<&Value>, event: CallEvent) -> Result<Value, Stri
     };
     let printed = answer.get("stdout").and_then(Value::as_str).filter(|_| answer.contains_key("return_code"));
     match printed {
-        Some(printed) if !answer.contains_key("call") => match serde_json::from_str(printed) {
+        Some(printed) if !answer.contains_key("call") => match parse_printed(printed, revision) {
             Ok(answer @ Value::Object(_)) => Ok(answer),
+            Err(error) if error.is_data() => Err(format!("what it printed has a {error}; {hint}")),
             // After a call nothing depends on it.
             Ok(_) | Err(_) if !event.is_before() => Ok(Value::Null),
             Ok(_) | Err(_) if printed.trim().is_empty() => Err(format!("it gave no answer; {hint}")),
             Ok(_) | Err(_) => Err(format!("what it printed isn't an answer; {hint}")),
         },
         _ => Ok(Value::Object(answer.clone())),
+    }
+}
+
+/// What a program printed, as JSON. From revision 6 on no object of it has a key twice: a block could be hidden by what
+/// follows it.
+fn parse_printed(printed: &str, revision: u32) -> Result<Value, serde_json::Error> {
+    match revision >= 6 {
+        true => rye_item::json::parse_unique(printed.as_bytes()),
+        false => serde_json::from_str(printed),
     }
 }
 
@@ -254,7 +264,8 @@ pub fn permit_hook_action(
         true => &granted,
         false => hook.origin.effective_capabilities(&spec.instance.capabilities, &granted),
     };
-    let permitted = permit(capabilities, &action, Principal::Hook { origin: hook.origin })
+    let principal = Principal::Hook { origin: hook.origin };
+    let permitted = permit_as_of(capabilities, &action, principal, spec.template.revision)
         .map_err(|denied| denied.to_string())?;
     // What the user or the system wrote is their word already.
     let is_judged = matches!(hook.origin, HookOrigin::Directive | HookOrigin::Project);

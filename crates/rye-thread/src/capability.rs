@@ -6,18 +6,21 @@
 //!
 //! [`permit`] is the only way to a [`PermittedAction`], and a [`PermittedAction`] is all the dispatcher takes.
 
+mod hook_tools;
 mod pattern;
 #[cfg(test)]
 mod tests;
 
 use std::fmt;
 
+use rye_item::ItemType;
 use rye_item::text::one_line;
-use rye_item::{ItemId, ItemType};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::action::{Action, Primary};
+use crate::spec::MACHINE_REVISION;
+pub use hook_tools::LEDGER_REFUSAL;
 use pattern::Pattern;
 
 /// Where the tools of hooks live: theirs alone.
@@ -264,7 +267,7 @@ impl PermittedAction {
     /// Whether it is a hook's call of one of the thread's own tools, which alone learns of the thread.
     #[must_use]
     pub fn is_hook_tool(&self) -> bool {
-        is_hook_tool(&self.action)
+        hook_tools::hook_tool_name(&self.action).is_some()
     }
 }
 
@@ -374,19 +377,6 @@ fn grant_path(id: &str) -> String {
     }
 }
 
-/// Whether the action is about a tool of hooks, in whatever case it is written: file systems that fold case exist.
-fn is_hook_tool(action: &Action) -> bool {
-    let id = action.item_id.as_deref().and_then(|id| ItemId::new(id.to_ascii_lowercase()).ok());
-    id.is_some_and(|id| id.is_within(HOOK_TOOLS_PREFIX))
-}
-
-/// Whether the action could free or report money: a directive must not lift its own budget.
-fn is_ledger_change(action: &Action) -> bool {
-    let is_ledger =
-        action.item_id.as_deref().is_some_and(|id| id.to_ascii_lowercase().ends_with("/budget_ops"));
-    is_ledger && action.params.get("operation").and_then(Value::as_str) != Some("check_remaining")
-}
-
 /// Allows an action, or says why not.
 ///
 /// # Errors
@@ -395,6 +385,16 @@ pub fn permit(
     capabilities: &Capabilities,
     action: &Action,
     principal: Principal,
+) -> Result<PermittedAction, PermissionDenied> {
+    permit_as_of(capabilities, action, principal, MACHINE_REVISION)
+}
+
+/// The same by the rules of a thread's `revision`.
+pub(crate) fn permit_as_of(
+    capabilities: &Capabilities,
+    action: &Action,
+    principal: Principal,
+    revision: u32,
 ) -> Result<PermittedAction, PermissionDenied> {
     // An item that cannot exist is not checked against patterns.
     let action = action.clone().validate().map_err(|error| {
@@ -406,14 +406,11 @@ pub fn permit(
         capabilities: capabilities.clone(),
         decides_call: false,
     };
-    if is_hook_tool(&action) {
+    if hook_tools::hook_tool_name(&action).is_some() {
         return match (principal, action.primary, action.item_type) {
             (Principal::Hook { origin }, Primary::Execute, Some(ItemType::Tool)) => {
-                if is_ledger_change(&action) && matches!(origin, HookOrigin::Directive | HookOrigin::Project)
-                {
-                    let message = "Permission denied: only hooks of the user's or the system's configuration \
-                                   change the ledger";
-                    return Err(PermissionDenied::new(&action, "", message.to_owned()));
+                if !origin.changes_ledger() && hook_tools::may_change_ledger(&action, revision) {
+                    return Err(PermissionDenied::new(&action, "", LEDGER_REFUSAL.to_owned()));
                 }
                 Ok(permitted(action))
             }

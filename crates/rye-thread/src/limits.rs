@@ -14,6 +14,9 @@ use crate::rolling::RollingRefusal;
 /// The names of limits, as files and people write them.
 pub const LIMIT_NAMES: [&str; 6] = ["turns", "tokens", "spend", "spawns", "depth", "duration_seconds"];
 
+/// What limits look like, for those that cannot be read.
+pub const LIMIT_EXAMPLES: &str = "limits are whole numbers, spend an amount of dollars, such as turns=5, spend=0.25 or duration_seconds=600";
+
 /// How much a thread may use; `None` is as much as it likes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ThreadLimits {
@@ -66,7 +69,13 @@ pub struct LimitReached {
     /// When that budget's period ends, in UTC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub frees_at: Option<String>,
+    /// The tools of calls that it stopped before they had ended.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stopped: Vec<String>,
 }
+
+/// The least that is suggested where a call was stopped before it had ended: how long it needs is not known.
+const MIN_SECONDS_FOR_STOPPED_CALLS: f64 = 60.0;
 
 impl LimitReached {
     /// Of the limit `name`.
@@ -79,6 +88,7 @@ impl LimitReached {
             needed: None,
             budget: None,
             frees_at: None,
+            stopped: Vec::new(),
         }
     }
 
@@ -86,6 +96,12 @@ impl LimitReached {
     #[must_use]
     pub fn with_needed(self, needed: Value) -> Self {
         Self { needed: Some(needed), ..self }
+    }
+
+    /// The same, and the tools of calls that it stopped.
+    #[must_use]
+    pub fn with_stopped(self, stopped: Vec<String>) -> Self {
+        Self { stopped, ..self }
     }
 
     /// The same, of the budget of a day or a month.
@@ -103,7 +119,8 @@ impl LimitReached {
         let shortfall = self.needed.as_ref().map_or(0.0, |needed| number(needed) + used - max);
         let (is_money, default) = if self.name() == "spend" { (true, 1.0) } else { (false, 10.0) };
         let doubled = if max > 0.0 { max } else { default };
-        let more = shortfall.max(doubled + (used - max).max(0.0));
+        let least = if self.stopped.is_empty() { 0.0 } else { MIN_SECONDS_FOR_STOPPED_CALLS };
+        let more = shortfall.max(doubled + (used - max).max(0.0)).max(least);
         match is_money {
             true => format!("+{}", (more * 1e6).ceil() / 1e6),
             false => format!("+{:.0}", more.ceil()),
@@ -120,6 +137,13 @@ impl LimitReached {
                 format!("{name} would be exceeded: {used} of {max} used, and the next call may need {needed}")
             }
             _ => format!("{name} reached: {used} of {max}"),
+        };
+        let message = match self.stopped.as_slice() {
+            [] => message,
+            [one] => format!("{message}; `{one}` was stopped and needs more time"),
+            several => {
+                format!("{message}; {} calls were stopped and need more time", several.len())
+            }
         };
         match &self.frees_at {
             Some(frees_at) => format!("{message}; a new period begins at {frees_at}"),

@@ -24,6 +24,13 @@ impl Nanos {
     /// The most the ledger can hold: SQLite's integers are signed.
     pub const MAX: Self = Self(i64::MAX.unsigned_abs());
 
+    /// Whole dollars, at most [`Nanos::MAX`].
+    #[must_use]
+    pub const fn from_whole_dollars(dollars: u64) -> Self {
+        let nanos = dollars.saturating_mul(NANOS_PER_DOLLAR);
+        if nanos > Self::MAX.0 { Self::MAX } else { Self(nanos) }
+    }
+
     /// Reads dollars as a person or a file writes them: `1`, `0.25`, `1.5e-3`. Nothing is rounded: what has more than nine
     /// places, is negative or too large is not an amount.
     #[must_use]

@@ -135,7 +135,8 @@ impl ThreadSpec {
 /// | 3 | hooks of directives and projects do nothing that a person is asked about; a hook fails whose answer isn't an object; conditions and rules of risk that name one id of a tool mean its other id too |
 /// | 4 | a hook before a call fails that answers with a failure |
 /// | 5 | what is reserved for an estimated prompt is the most that the estimate allows for; `thread_resumed` says what a call was charged that a crash interrupted; tokens of calls that were broken off count |
-pub const MACHINE_REVISION: u32 = 5;
+/// | 6 | an answer after a reminder replaces the one before it; a reached duration names the calls that it stopped; hooks of directives and projects add nothing to the ledger, and no hook adds more than `MAX_REPORTED`; a printed answer with a duplicate key cannot be read |
+pub const MACHINE_REVISION: u32 = 6;
 
 /// What threads of one directive under one configuration share.
 #[derive(Clone, Debug, Serialize, Deserialize)]

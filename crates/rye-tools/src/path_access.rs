@@ -136,9 +136,13 @@ impl<'a> ProjectAccess<'a> {
     }
 
     fn check_read(&self, relative: &Path, real: &Path) -> Result<(), NativeError> {
+        self.refuse_hidden(relative, real, "read")
+    }
+
+    fn refuse_hidden(&self, relative: &Path, real: &Path, attempt: &str) -> Result<(), NativeError> {
         if self.is_hidden(real) || self.is_hidden(&self.root.path().join(relative)) {
             return Err(NativeError::denied(format!(
-                "`{}` may not be read: it is hidden from tools",
+                "`{}` may not be {attempt}: it is hidden from tools",
                 display_path(relative)
             )));
         }
@@ -146,7 +150,7 @@ impl<'a> ProjectAccess<'a> {
     }
 
     fn check_write(&self, relative: &Path, real: &Path) -> Result<(), NativeError> {
-        self.check_read(relative, real)?;
+        self.refuse_hidden(relative, real, "written")?;
         let joined = self.root.path().join(relative);
         let WriteRules { read_only, protected, write } =
             self.write_rules.get_or_init(|| WriteRules::find(self.root.path(), self.access));

@@ -90,7 +90,9 @@ pub(super) fn receive(socket: &OwnedFd, limit: WaitLimit<'_>) -> io::Result<Opti
         }
         bytes.extend_from_slice(&piece);
     }
-    serde_json::from_slice(&bytes).map(Some).map_err(|error| io::Error::new(ErrorKind::InvalidData, error))
+    // A request is judged by what it says, and an answer decides: neither has a key twice.
+    let message = rye_item::json::parse_unique(&bytes);
+    message.map(Some).map_err(|error| io::Error::new(ErrorKind::InvalidData, error))
 }
 
 /// Whether it could be filled; not at all is `false`, half is an error.
@@ -146,7 +148,8 @@ mod tests {
 
     #[test]
     fn malformed_frames_are_rejected() {
-        for bytes in [&[0, 0][..], &[0, 0, 0, 5, b'1'], &[0xff, 0, 0, 0, b'1'], &[0, 0, 0, 1, b'x']] {
+        let twice = b"\0\0\0\x0d{\"a\":1,\"a\":2}";
+        for bytes in [&[0, 0][..], &[0, 0, 0, 5, b'1'], &[0xff, 0, 0, 0, b'1'], &[0, 0, 0, 1, b'x'], twice] {
             let (one, other) = pair();
             rustix::io::write(&one, bytes).expect("written");
             drop(one);

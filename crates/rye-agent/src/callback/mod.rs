@@ -5,6 +5,7 @@
 //! token is verified, the request is allowed or not by the thread's own grants, written down by the thread, and done by the
 //! one dispatcher. The channel is open for as long as the tool's process runs.
 
+mod arguments;
 mod call_hooks;
 pub mod client;
 mod frame;

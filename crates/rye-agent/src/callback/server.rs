@@ -20,6 +20,7 @@ use rye_thread::call_hooks::unasked;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
+use super::arguments;
 use super::call_hooks::RequestHooks;
 use super::frame::{self, WaitLimit};
 use super::token::{TokenClaims, TokenError, TokenRequest};
@@ -254,11 +255,10 @@ impl CallbackSession {
         };
         let context = &self.factory.context;
         let index = context.index;
-        let action = match Action::from_value(&request["action"]) {
+        let action = Action::from_value(&request["action"]).map_err(|error| error.to_string());
+        let action = match action.and_then(|action| arguments::collect(&*context.dispatcher, action)) {
             Ok(action) => action,
-            Err(error) => {
-                return Error::new(Code::InvalidCall, one_line(&error.to_string())).to_value(None);
-            }
+            Err(error) => return Error::new(Code::InvalidCall, one_line(&error)).to_value(None),
         };
         let asked = record_of(&action);
         let mut hooks = RequestHooks { context, ended: &self.ended, notes: Vec::new() };

@@ -6,4 +6,5 @@ mod names;
 mod tests;
 
 pub use build::{OutputField, PreloadOptions, build};
+pub use names::stable_names;
 pub use rye_thread::definitions::*;

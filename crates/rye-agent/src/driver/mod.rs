@@ -350,7 +350,9 @@ impl ThreadDriver {
     }
 }
 
-/// As [`replay`], with the transcript brought up to where the journal ends.
+/// As [`replay`], with the transcript brought up to where the journal ends. `expected` is the last event the store knows of:
+/// where the lines that are there do not lead to it and the journal does, they are not the thread's own. `None` then, and
+/// nothing is written.
 ///
 /// # Errors
 /// When a record cannot be read or the transcript cannot be written.
@@ -358,17 +360,40 @@ pub fn replay_with_transcript(
     spec: Arc<ThreadSpec>,
     records: &[JournalRecord],
     folder: &std::path::Path,
-) -> std::io::Result<(ThreadState, TranscriptWriter)> {
-    let mut transcript = TranscriptWriter::reopen(folder, &spec.instance.thread_id)?;
+    expected: Option<TranscriptHead>,
+) -> std::io::Result<Option<(ThreadState, TranscriptWriter)>> {
+    let id = spec.instance.thread_id.clone();
+    let (mut transcript, cut) = TranscriptWriter::open(folder, &id)?;
+    let state = replay_into(&mut transcript, Arc::clone(&spec), records)?;
+    if expected.is_some() && transcript.head() != expected {
+        let mut rebuilt = TranscriptWriter::without_file(&id);
+        replay_into(&mut rebuilt, spec, records)?;
+        let is_foreign = rebuilt.head() == expected;
+        rebuilt.discard();
+        if is_foreign {
+            transcript.discard();
+            return Ok(None);
+        }
+    }
+    transcript.apply_cut(cut.as_ref())?;
+    transcript.release();
+    transcript.write()?;
+    Ok(Some((state, transcript)))
+}
+
+/// Feeds records back to a fresh machine, and the lines that follow from them to a transcript.
+fn replay_into(
+    transcript: &mut TranscriptWriter,
+    spec: Arc<ThreadSpec>,
+    records: &[JournalRecord],
+) -> std::io::Result<ThreadState> {
     let mut state = ThreadState::new(spec);
     for record in records {
         let event: ThreadEvent = serde_json::from_slice(&record.body).map_err(std::io::Error::other)?;
         let effects = step(&mut state, record.at_ms, event);
         transcript.replay_record(&state, record, effects);
     }
-    transcript.release();
-    transcript.write()?;
-    Ok((state, transcript))
+    Ok(state)
 }
 
 /// Writes the files of a thread that is not at work again, from its journal: the lines that its transcript lacks, a
@@ -385,17 +410,13 @@ pub fn rebuild_files(
     now_ms: u64,
     signer: Option<&TranscriptSigner>,
 ) -> std::io::Result<bool> {
-    let mut transcript = TranscriptWriter::reopen(folder, &spec.instance.thread_id)?;
-    let mut state = ThreadState::new(spec);
-    for record in records {
-        let event: ThreadEvent = serde_json::from_slice(&record.body).map_err(std::io::Error::other)?;
-        let effects = step(&mut state, record.at_ms, event);
-        transcript.replay_record(&state, record, effects);
-    }
+    let (mut transcript, cut) = TranscriptWriter::open(folder, &spec.instance.thread_id)?;
+    let state = replay_into(&mut transcript, spec, records)?;
     if transcript.head() != expected {
         transcript.discard();
         return Ok(false);
     }
+    transcript.apply_cut(cut.as_ref())?;
     if let Some(signer) = signer {
         transcript.seal(state.cost.turns, true, now_ms, signer);
     }

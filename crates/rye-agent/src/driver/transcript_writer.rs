@@ -17,7 +17,9 @@ use crate::machine::{Effect, ThreadState};
 use crate::status::{SuspendReason, ThreadStatus};
 use crate::store::{JournalRecord, TranscriptHead, TranscriptPart};
 use crate::thread_id::ThreadId;
-use crate::transcript::{self, Criticality, NewEvent, TranscriptLines, TranscriptSigner, TranscriptTail};
+use crate::transcript::{
+    self, Criticality, NewEvent, TailCut, TranscriptLines, TranscriptSigner, TranscriptTail,
+};
 
 /// The transcript of a thread, as far as it was written.
 #[derive(Debug)]
@@ -58,9 +60,26 @@ impl TranscriptWriter {
     /// # Errors
     /// When its files cannot be read.
     pub fn reopen(threads: &Path, thread: &ThreadId) -> io::Result<Self> {
+        let (writer, cut) = Self::open(threads, thread)?;
+        writer.apply_cut(cut.as_ref())?;
+        Ok(writer)
+    }
+
+    /// Of a thread that was there before, and what has to be taken away from the end of its transcript before it writes.
+    pub(super) fn open(threads: &Path, thread: &ThreadId) -> io::Result<(Self, Option<TailCut>)> {
         let folder = file::create_folders_beneath(threads, Path::new(thread.as_str()), true)?;
-        let tail = TranscriptTail::recover(&folder.join(transcript::TRANSCRIPT_FILE), thread)?;
-        Ok(Self::from_tail(folder, thread, tail))
+        let (tail, cut) = TranscriptTail::read(&folder.join(transcript::TRANSCRIPT_FILE), thread)?;
+        Ok((Self::from_tail(folder, thread, tail), cut))
+    }
+
+    /// Takes away what [`TranscriptWriter::open`] named.
+    pub(super) fn apply_cut(&self, cut: Option<&TailCut>) -> io::Result<()> {
+        cut.map_or(Ok(()), |cut| cut.apply(&self.folder.join(transcript::TRANSCRIPT_FILE)))
+    }
+
+    /// Of a thread whose lines are only computed: nothing of it may be written.
+    pub(super) fn without_file(thread: &ThreadId) -> Self {
+        Self::from_tail(PathBuf::new(), thread, TranscriptTail::empty(thread))
     }
 
     fn from_tail(folder: PathBuf, thread: &ThreadId, tail: TranscriptTail) -> Self {

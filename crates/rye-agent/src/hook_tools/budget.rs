@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::{failure, missing_context, text_param};
+use crate::cost::Cost;
 use crate::money::Nanos;
 use crate::thread_id::ThreadId;
 use crate::tool_context::{BudgetAccess, ThreadContext};
@@ -38,6 +39,9 @@ fn try_run(
             if thread != context.thread_id {
                 return Err(format!("{thread} reports what it spends itself"));
             }
+            let report = Cost { spend: amount, ..Cost::default() };
+            let sum = context.cost.with_report(&report);
+            sum.map_err(|problem| format!("invalid parameters: amount: {problem}"))?;
             // The machine adds it to the thread's cost, and the ledger books it with that step.
             Ok(
                 json!({"success": true, "reported": amount.dollars(), "added": {"spend": amount.to_decimal()}}),
@@ -55,7 +59,8 @@ fn try_run(
 fn amount(parameters: &Map<String, Value>) -> Result<Nanos, String> {
     match parameters.get("amount") {
         None | Some(Value::Null) => Ok(Nanos(0)),
-        Some(value) => Nanos::from_value(value)
-            .ok_or_else(|| "amount is an amount of dollars with at most nine places".to_owned()),
+        Some(value) => Nanos::from_value(value).ok_or_else(|| {
+            "invalid parameters: amount is an amount of dollars with at most nine places".to_owned()
+        }),
     }
 }

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::{failure, text_param};
 use crate::core_event::is_core_event;
-use crate::money::Nanos;
+use crate::cost::Cost;
 use crate::tool_context::ThreadContext;
 
 /// `emitter`: an event to write. The machine writes it.
@@ -80,22 +80,15 @@ pub(super) fn track_cost(parameters: &Map<String, Value>, context: &ThreadContex
     match text_param(parameters, "operation").unwrap_or("report") {
         "report" => json!({"success": true, "cost": context.cost.to_value()}),
         "add" => {
-            let mut added = Map::new();
-            for key in ["turns", "input_tokens", "output_tokens"] {
-                match parameters.get(key) {
-                    None | Some(Value::Null) => {}
-                    Some(value) if value.as_u64().is_some() => {
-                        added.insert(key.to_owned(), value.clone());
-                    }
-                    Some(_) => return failure(format!("{key} is a whole number, not negative")),
-                }
-            }
-            match parameters.get("spend") {
-                None | Some(Value::Null) => {}
-                Some(value) if Nanos::from_value(value).is_some() => {
-                    added.insert("spend".to_owned(), value.clone());
-                }
-                Some(_) => return failure("spend is an amount of dollars with at most nine places"),
+            let is_number = |key: &str| ["turns", "input_tokens", "output_tokens", "spend"].contains(&key);
+            let added: Map<String, Value> = parameters
+                .iter()
+                .filter(|(key, value)| is_number(key) && !value.is_null())
+                .map(|(key, value)| (key.clone(), value.clone()))
+                .collect();
+            let report = Cost::from_report(&added);
+            if let Err(problem) = report.and_then(|report| context.cost.with_report(&report)) {
+                return failure(format!("invalid parameters: {problem}"));
             }
             json!({"success": true, "cost": context.cost.to_value(), "added": added})
         }

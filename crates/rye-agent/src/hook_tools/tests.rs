@@ -168,6 +168,8 @@ fn budget_ops_report_spend_and_tell_remaining() {
     assert_eq!(remaining, json!({"success": true, "remaining": 1.0}));
     let report = json!({"operation": "report_actual", "thread_id": OWN_THREAD, "amount": 0.5});
     assert_eq!(ops(report), json!({"success": true, "reported": 0.5, "added": {"spend": "0.500000000"}}));
+    let huge = json!({"operation": "report_actual", "thread_id": OWN_THREAD, "amount": 9_000_000_000_u64});
+    assert_eq!(ops(huge)["success"], false);
     let report = json!({"operation": "report_actual", "thread_id": CHILD_THREAD, "amount": 0.5});
     assert_eq!(ops(report)["success"], false);
     for operation in ["reserve", "release"] {
@@ -176,6 +178,33 @@ fn budget_ops_report_spend_and_tell_remaining() {
         assert!(refused["error"].as_str().is_some_and(|error| error.contains("check_remaining")));
     }
     assert_eq!(ops(json!({"operation": "mint", "thread_id": OWN_THREAD}))["success"], false);
+}
+
+/// Every call of a tool of hooks that a hook of a directive may make leaves the ledger as it is.
+#[test]
+fn permitted_directive_hooks_add_no_cost() {
+    use crate::action::Action;
+    use crate::capability::{Capabilities, HookOrigin, Principal, permit};
+    let operations = [None, Some("report"), Some("add"), Some("check_remaining"), Some("report_actual")];
+    for tool in HOOK_TOOLS {
+        let name = tool.name.trim_start_matches("threads.");
+        for operation in operations {
+            let mut params =
+                json!({"turns": 1, "input_tokens": 1, "spend": 1, "amount": 1, "event_type": "x"});
+            params["operation"] = json!(operation);
+            let id = format!("rye/agent/threads/internal/{name}");
+            let action = Action::from_value(&json!({"item_id": id, "params": params})).expect("an action");
+            let principal = Principal::Hook { origin: HookOrigin::Directive };
+            let is_permitted = permit(&Capabilities::none(), &action, principal).is_ok();
+            let adds = call(tool.name, &params).get("added").is_some();
+            assert!(!(is_permitted && adds), "{name} {operation:?}");
+        }
+        let report = json!({"item_id": format!("rye/agent/threads/internal/{name}"),
+            "params": {"operation": if name == "budget_ops" { "check_remaining" } else { "report" }}});
+        let action = Action::from_value(&report).expect("an action");
+        let principal = Principal::Hook { origin: HookOrigin::Project };
+        assert!(permit(&Capabilities::none(), &action, principal).is_ok(), "{name} is listed");
+    }
 }
 
 #[test]
@@ -196,8 +225,16 @@ fn tools_report_cost_state_and_cancellation() {
     assert_eq!(call("threads.cost_tracker", json!({}))["cost"]["turns"], 2);
     let add = call("threads.cost_tracker", json!({"operation": "add", "input_tokens": 3, "spend": 0.1}));
     assert_eq!(add["added"], json!({"input_tokens": 3, "spend": 0.1}));
-    for invalid in [json!({"operation": "add", "turns": -1}), json!({"operation": "add", "spend": "much"})] {
-        assert_eq!(call("threads.cost_tracker", invalid)["success"], false);
+    for invalid in [
+        json!({"operation": "add", "turns": -1}),
+        json!({"operation": "add", "spend": "much"}),
+        json!({"operation": "add", "input_tokens": u64::MAX}),
+        json!({"operation": "add", "output_tokens": u64::MAX}),
+        json!({"operation": "add", "spend": 9_000_000_000_u64}),
+    ] {
+        let answer = call("threads.cost_tracker", &invalid);
+        let error = answer["error"].as_str().unwrap_or_default();
+        assert!(error.starts_with("invalid parameters: "), "{invalid}: {answer}");
     }
     assert_eq!(call("threads.state_persister", json!({"state": {}}))["persisted"], true);
     assert_eq!(call("threads.cancel_checker", json!({})), json!({"success": true, "cancelled": false}));

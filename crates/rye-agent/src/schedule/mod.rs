@@ -31,6 +31,12 @@ pub const SCHEDULES_CONFIG: &str = "agent/schedules";
 /// The most schedules of one user.
 pub const MAX_SCHEDULES: usize = 256;
 
+/// What a schedule's times look like.
+const CRON_EXAMPLE: &str = "minute, hour, day of the month, month, day of the week, such as --cron '0 7 * * mon-fri'; a time zone: --time-zone Europe/Vienna";
+
+/// What a schedule's interval looks like.
+const INTERVAL_EXAMPLE: &str = "a minute or longer, such as --every 15m, --every 2h or --every 1d";
+
 /// What happens at a time whose predecessor's thread has not ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -127,11 +133,13 @@ impl Schedule {
             return Err(invalid("the project's folder must be absolute".to_owned()));
         }
         match (&self.cron, &self.every) {
-            (Some(cron), None) => ScheduleTimes::cron(cron, self.time_zone.as_deref()).map_err(invalid),
+            (Some(cron), None) => ScheduleTimes::cron(cron, self.time_zone.as_deref())
+                .map_err(|message| invalid(message).hint(CRON_EXAMPLE)),
             (None, Some(_)) if self.time_zone.is_some() => {
                 Err(invalid("an interval has no time zone".to_owned()))
             }
-            (None, Some(every)) => ScheduleTimes::every(every, self.added_ms).map_err(invalid),
+            (None, Some(every)) => ScheduleTimes::every(every, self.added_ms)
+                .map_err(|message| invalid(message).hint(INTERVAL_EXAMPLE)),
             _ => Err(invalid("it needs either `cron` or `every`".to_owned())),
         }
     }

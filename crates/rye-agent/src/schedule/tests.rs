@@ -192,3 +192,17 @@ fn written_schedules_are_read_back() {
     assert_eq!(list, schedules.list);
     assert!(Schedules::default().to_yaml().expect("text").ends_with("schedules: []\n"));
 }
+
+#[test]
+fn invalid_times_come_with_an_example() {
+    let hints = |cron: Option<&str>, every: Option<&str>| {
+        schedule(cron, every).times().expect_err("refused").hints.join(" ")
+    };
+    for cron in ["0 7 * *", "0 25 * * *"] {
+        assert!(hints(Some(cron), None).contains("--cron '0 7 * * mon-fri'"), "{cron}");
+    }
+    for every in ["10s", "5x", ""] {
+        assert!(hints(None, Some(every)).contains("--every 15m"), "{every}");
+    }
+    assert!(schedule(Some("0 7 * * mon-fri"), None).times().is_ok(), "the example is right");
+}

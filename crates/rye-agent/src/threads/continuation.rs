@@ -17,6 +17,7 @@ use crate::cost::Cost;
 use crate::driver::CancelSignal;
 use crate::file_inputs::FileAccess;
 use crate::machine::{ThreadState, newest_turns};
+use crate::models::OFFLINE_PROVIDER;
 use crate::prepare::{PreparedThread, ThreadRequest};
 use crate::status::ThreadStatus;
 use crate::store::{ClaimOutcome, ClaimPolicy, ThreadRow};
@@ -119,6 +120,7 @@ impl ThreadRuntime {
         let ended = row.clone();
         let old = self.records.run_blocking(move |records| records.ended_state(&ended)).await?;
         check_succession(&old, Succession::Replaced, is_unattended)?;
+        check_has_more(&old)?;
         let id = ItemId::new(&row.directive)?;
         let mut request =
             ThreadRequest::new(ItemRef::new(ItemType::Directive, id), old.spec.instance.inputs.clone());
@@ -203,6 +205,7 @@ impl ThreadRuntime {
         let ended = row.clone();
         let old = self.records.run_blocking(move |records| records.ended_state(&ended)).await?;
         check_succession(&old, Succession::Replaced, is_unattended)?;
+        check_has_more(&old)?;
         if !params.contains_key("inputs") && row.directive == request.directive.id.as_str() {
             request.inputs.clone_from(&old.spec.instance.inputs);
         }
@@ -251,4 +254,18 @@ impl ThreadRuntime {
         };
         self.control.terminate(row, claim, ThreadStatus::Continued, successor.as_str()).await
     }
+}
+
+/// Refuses to continue from the end of a thread without a model: its actions were made, or one of them failed, and no model
+/// is there to do something else.
+fn check_has_more(old: &ThreadState) -> Result<()> {
+    let template = &old.spec.template;
+    if template.provider != OFFLINE_PROVIDER || !old.status().is_terminal() {
+        return Ok(());
+    }
+    let id = &old.spec.instance.thread_id;
+    let message = format!("{id} ran without a model, which would be needed to continue from its end");
+    Err(Error::new(Code::InvalidArgument, message)
+        .detail("thread_id", id.as_str())
+        .hint(format!("to start it again, with its inputs: rye run {}", template.directive)))
 }

@@ -12,6 +12,7 @@ use rye_engine::{Code, Error, Result};
 use serde_json::{Value, json};
 
 use super::FinishedThread;
+use super::changed_transcript::{changed_transcript_error, refuse_changed_transcript};
 use super::resume::EventHistory;
 use crate::config::{ChildAction, ChildPolicy};
 use crate::driver::{self, MillisClock, ResumePoint};
@@ -213,14 +214,20 @@ impl RecordReader {
             true => Some(crate::transcript::read_bytes(&fetch_transcript(&self.store, &self.folder, id)?)?),
             false => None,
         };
+        let keys = |fingerprint: &lillux::Fingerprint| self.transcript_key(fingerprint);
+        let expected = refuse_changed_transcript(&self.store, &self.folder, id, &keys)?;
         let open = self.store.open_reservations(id)?;
         // Before the transcript is brought up to the journal: what may be lost is then gone.
         let arrived = match open.is_empty() {
             true => String::new(),
             false => crate::transcript::unfinished_answer(&crate::transcript::path(&self.folder, id))?,
         };
-        let (state, mut transcript) = driver::replay_with_transcript(spec, &records, &self.folder)
+        let replayed = driver::replay_with_transcript(spec, &records, &self.folder, expected)
             .map_err(|error| damaged_error(id, &format!("its journal cannot be read: {error}")))?;
+        let (state, mut transcript) = replayed.ok_or_else(|| {
+            let what = "its last lines are not those of the journal";
+            changed_transcript_error(&self.store, &self.folder, id, what)
+        })?;
         if let Some(kept) = kept {
             transcript.keep_in_store(&kept)?;
         }

@@ -11,12 +11,13 @@ use serde_json::{Map, Value};
 
 use super::{StartedThread, ThreadRuntime, Threads};
 use crate::driver::CancelSignal;
-use crate::limits::ThreadLimits;
+use crate::limits::{LIMIT_EXAMPLES, ThreadLimits};
 use crate::machine::{ApprovalAnswer, ApprovalKind, ThreadEvent, ThreadState};
 use crate::money::Nanos;
 use crate::status::ThreadStatus;
 use crate::store::{ApprovalDecision, Claim, ClaimOutcome, ClaimPolicy, Owner, SHARED_LEASE_MS, ThreadRow};
 use crate::thread_id::ThreadId;
+use crate::views::successor_command;
 
 /// What happened to a thread, each with its time.
 pub(super) type EventHistory = Vec<(u64, ThreadEvent)>;
@@ -183,6 +184,7 @@ impl ThreadRuntime {
         for request in state.pending_approvals() {
             let record =
                 self.store.approval(&request.id).await?.filter(|record| record.approval.thread == *id);
+            let is_answerable = record.is_some();
             let answer = match (record.and_then(|record| record.answer), request.kind) {
                 (Some(answer), _) => answer,
                 // The person who resumes it, with more or without, has answered.
@@ -203,6 +205,9 @@ impl ThreadRuntime {
                     // A question that was tampered with is not answered; nothing depends on it.
                     let _ = self.store.answer_approval(&request.id, &answer).await;
                     ApprovalDecision { changes: Value::Null, ..answer }
+                }
+                (None, ApprovalKind::Tool | ApprovalKind::Approval) if !is_answerable => {
+                    return Err(changed_question_error(id));
                 }
                 (None, ApprovalKind::Tool | ApprovalKind::Approval) => {
                     return Err(approval_needed_error(id, &request.prompt));
@@ -245,11 +250,14 @@ pub fn denial_reason(by: &str, message: Option<&str>) -> String {
 
 /// It has ended, and does not continue itself.
 pub(super) fn ended_error(row: &ThreadRow) -> Error {
-    let ThreadRow { id, status, directive, .. } = row;
-    Error::new(Code::ThreadEnded, format!("{id} has ended: {status}"))
+    let ThreadRow { id, status, directive, provider, .. } = row;
+    let error = Error::new(Code::ThreadEnded, format!("{id} has ended: {status}"))
         .detail("thread_id", id.as_str())
-        .hint(format!("see what it did: rye thread show {id}"))
-        .hint(format!("continue from it in a new thread: rye run {directive} --continue {id}"))
+        .hint(format!("see what it did: rye thread show {id}"));
+    match successor_command(id, directive, provider) {
+        Some(command) => error.hint(format!("continue from it in a new thread: {command}")),
+        None => error,
+    }
 }
 
 /// Only a person lets it continue.
@@ -259,6 +267,15 @@ pub(super) fn approval_needed_error(id: &ThreadId, prompt: &str) -> Error {
         .detail("thread_id", id.as_str())
         .hint(format!("allow it: rye thread approve {id}"))
         .hint(format!("refuse it: rye thread deny {id}"))
+}
+
+/// It waits for an answer to a question that is no longer what it asked.
+fn changed_question_error(id: &ThreadId) -> Error {
+    let message = format!("the question of {id} cannot be answered: its row in the registry was changed");
+    Error::new(Code::ThreadForged, message)
+        .detail("thread_id", id.as_str())
+        .hint(format!("end the thread: rye thread cancel {id}"))
+        .hint(format!("see what it did: rye thread show {id}"))
 }
 
 /// Another process has it.
@@ -275,7 +292,7 @@ pub(super) fn apply_limit_changes(
     limits: &ThreadLimits,
     changes: &Map<String, Value>,
 ) -> Result<ThreadLimits> {
-    let invalid = |message: String| Error::new(Code::InvalidArgument, message);
+    let invalid = |message: String| Error::new(Code::InvalidArgument, message).hint(LIMIT_EXAMPLES);
     let mut resolved = Map::new();
     for (name, value) in changes {
         let Some(more) = value.as_str().and_then(|text| text.strip_prefix('+')) else {

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::{
     CHECKPOINT, CheckpointClaim, Criticality, MAX_LINE_BYTES, NewEvent, TranscriptSigner, UnchainedDigest,
-    genesis, iso_timestamp,
+    genesis, iso_timestamp, open,
 };
 use crate::core_event::CoreEvent;
 use crate::store::TranscriptHead;
@@ -46,19 +46,23 @@ impl TranscriptTail {
         }
     }
 
-    /// Of the transcript at `path`, which is about to be written. A last line that is not whole, which a crash leaves
-    /// behind, is taken away: what was in it is in the journal. So are lines outside the chain that no checkpoint covers:
-    /// who wrote them is no longer known.
+    /// Of the transcript at `path`, whose end is brought into order before it is written, as [`TailCut`] says.
     ///
     /// # Errors
     /// When the system refuses.
     pub fn recover(path: &Path, thread: &ThreadId) -> io::Result<Self> {
+        let (tail, cut) = Self::read(path, thread)?;
+        cut.map(|cut| cut.apply(path)).transpose()?;
+        Ok(tail)
+    }
+
+    /// Of the transcript at `path` as it is about to be written, and what has to be taken away from its end before.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub(crate) fn read(path: &Path, thread: &ThreadId) -> io::Result<(Self, Option<TailCut>)> {
         let mut tail = Self::empty(thread);
-        let file = match lillux::file::open_regular(path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(tail),
-            Err(error) => return Err(error),
-        };
+        let Some(file) = open(path)? else { return Ok((tail, None)) };
         let length = file.metadata()?.len();
         let mut reader = BufReader::new(file);
         let mut line = Vec::new();
@@ -93,13 +97,11 @@ impl TranscriptTail {
             }
         }
         if std::mem::take(&mut tail.unchained) != UnchainedDigest::default() {
-            lillux::file::truncate(path, sealed)?;
-            lillux::file::append(path, &retained)?;
             tail.bytes = sealed + retained.len() as u64;
-        } else if tail.bytes < length {
-            lillux::file::truncate(path, tail.bytes)?;
+            return Ok((tail, Some(TailCut { keep: sealed, retained })));
         }
-        Ok(tail)
+        let cut = (tail.bytes < length).then_some(TailCut { keep: tail.bytes, retained: Vec::new() });
+        Ok((tail, cut))
     }
 
     /// How long the transcript is.
@@ -124,6 +126,31 @@ impl TranscriptTail {
         self.bytes += (bytes.len() - from) as u64;
         self.sequence = self.sequence.max(envelope.sequence);
         hash
+    }
+}
+
+/// What a process takes away from the end of a transcript before it writes to it: a last line that is not whole, which a
+/// crash leaves behind (what was in it is in the journal), and lines outside the chain that no checkpoint covers: who wrote
+/// them is no longer known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TailCut {
+    /// How much of the file stays as it is.
+    keep: u64,
+    /// The lines of the chain behind that.
+    retained: Vec<u8>,
+}
+
+impl TailCut {
+    /// Cuts the transcript at `path`.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub(crate) fn apply(&self, path: &Path) -> io::Result<()> {
+        lillux::file::truncate(path, self.keep)?;
+        match self.retained.as_slice() {
+            [] => Ok(()),
+            retained => lillux::file::append(path, retained),
+        }
     }
 }
 

@@ -11,12 +11,14 @@ mod render;
 mod tests;
 mod verify;
 
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use lillux::{Digest, Fingerprint, SecretKey};
 use serde_json::Value;
 
+pub(crate) use lines::TailCut;
 pub use lines::{ReservedEventName, TranscriptLines, TranscriptTail};
 pub(crate) use read::unfinished_answer;
 pub use read::{TranscriptBatch, TranscriptEvent, TranscriptPosition, read};
@@ -82,6 +84,22 @@ impl TranscriptSigner {
 #[must_use]
 pub fn path(threads: &Path, thread: &ThreadId) -> PathBuf {
     threads.join(thread.as_str()).join(TRANSCRIPT_FILE)
+}
+
+/// Opens a transcript, if there is one, and nothing that would have to be waited for. A link to nothing is an error: no
+/// lines would look like no events.
+fn open(path: &Path) -> io::Result<Option<File>> {
+    match lillux::file::open_regular(path) {
+        Ok(file) => Ok(Some(file)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let is_link = |path: &Path| path.symlink_metadata().is_ok_and(|found| found.is_symlink());
+            match [Some(path), path.parent()].into_iter().flatten().find(|path| is_link(path)) {
+                Some(link) => Err(io::Error::other(format!("`{}` is a link to nothing", link.display()))),
+                None => Ok(None),
+            }
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// The largest transcript that is read as a whole.

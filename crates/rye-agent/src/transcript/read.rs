@@ -55,11 +55,7 @@ pub struct TranscriptBatch {
 /// When the system refuses.
 pub fn read(path: &Path, from: TranscriptPosition, max_events: usize) -> io::Result<TranscriptBatch> {
     let mut batch = TranscriptBatch { next: from, ..TranscriptBatch::default() };
-    let mut file = match lillux::file::open_regular(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(batch),
-        Err(error) => return Err(error),
-    };
+    let Some(mut file) = super::open(path)? else { return Ok(batch) };
     // A process that resumes a thread removes unsigned lines: reading then starts over, past what was read.
     let is_moved = from.lines > 0 && sequence_at(&mut file, from.last.0)? != Some(from.last.1);
     let last_sequence = if is_moved { from.last.1 } else { 0 };

@@ -6,7 +6,7 @@ use std::path::Path;
 use lillux::{Digest, Fingerprint, PublicKey, Signature};
 use serde_json::Value;
 
-use super::{CHECKPOINT, CheckpointClaim, MAX_LINE_BYTES, UnchainedDigest, genesis};
+use super::{CHECKPOINT, CheckpointClaim, MAX_LINE_BYTES, UnchainedDigest, genesis, open};
 use crate::store::TranscriptHead;
 use crate::thread_id::ThreadId;
 
@@ -57,6 +57,12 @@ pub struct TranscriptReport {
     /// Whether a checkpoint, of whichever key, stands behind the last event of the chain.
     #[serde(skip)]
     pub is_head_sealed: bool,
+    /// The first line behind the last checkpoint, of whichever key.
+    #[serde(skip)]
+    pub unsealed_line: Option<u64>,
+    /// The first thing that neither a crash nor an unknown key explains.
+    #[serde(skip)]
+    pub tampering: Option<TranscriptProblem>,
     /// The last event of the chain.
     #[serde(skip)]
     pub head: Option<TranscriptHead>,
@@ -76,7 +82,6 @@ struct TranscriptVerifier<'a> {
     sequence: Option<u64>,
     /// Lines outside the chain since the last checkpoint.
     unchained: UnchainedDigest,
-    is_tampered: bool,
 }
 
 /// Verifies the transcript of `thread` at `path`: its chain, its checkpoints under the keys that `keys` knows, and its end
@@ -98,6 +103,8 @@ pub fn verify(
         checkpoints: 0,
         signed_until: None,
         is_head_sealed: false,
+        unsealed_line: None,
+        tampering: None,
         head: None,
         problems: Vec::new(),
     };
@@ -112,19 +119,12 @@ pub fn verify(
         checkpoint: start,
         sequence: None,
         unchained: UnchainedDigest::default(),
-        is_tampered: false,
     };
-    let is_torn = match open(path) {
-        Ok(file) => verifier.read(&mut BufReader::new(file))?,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => false,
-        Err(error) => return Err(error),
+    let is_torn = match open(path)? {
+        Some(file) => verifier.read(&mut BufReader::new(file))?,
+        None => false,
     };
     Ok(verifier.finish(expected, is_torn))
-}
-
-/// Opens a file, and nothing that would have to be waited for.
-fn open(path: &Path) -> io::Result<std::fs::File> {
-    lillux::file::open_regular(path)
 }
 
 impl TranscriptVerifier<'_> {
@@ -147,7 +147,9 @@ impl TranscriptVerifier<'_> {
     }
 
     fn add_tampering(&mut self, sequence: Option<u64>, what: impl Into<String>) {
-        self.is_tampered = true;
+        let what = what.into();
+        let problem = || TranscriptProblem { line: self.line, sequence, what: what.clone() };
+        self.report.tampering.get_or_insert_with(problem);
         self.add_problem(sequence, what);
     }
 
@@ -158,6 +160,7 @@ impl TranscriptVerifier<'_> {
     }
 
     fn check_line(&mut self, line: &[u8]) {
+        self.report.unsealed_line.get_or_insert(self.line);
         let Ok(value) = serde_json::from_slice::<Value>(line) else {
             return self.add_tampering(None, "it is not JSON");
         };
@@ -239,6 +242,7 @@ impl TranscriptVerifier<'_> {
         };
         self.checkpoint = Digest::of(line);
         self.report.is_head_sealed = true;
+        self.report.unsealed_line = None;
         let key = text("fp").parse::<Fingerprint>().ok().and_then(|fingerprint| (self.keys)(&fingerprint));
         let Some(key) = key else {
             return self.add_problem(Some(sequence), "it is signed with a key that is not known here");
@@ -270,7 +274,7 @@ impl TranscriptVerifier<'_> {
                 self.add_tampering(Some(found), "the last event is not the one the store knows");
             }
         }
-        self.report.status = if self.is_tampered {
+        self.report.status = if self.report.tampering.is_some() {
             TranscriptStatus::Tampered
         } else if is_cut {
             TranscriptStatus::Truncated

@@ -26,7 +26,7 @@ pub use detail::{approval_value, detail_value, notification_value, recorded_outc
 pub use estimates::EstimateSum;
 pub use live::{LiveChange, LiveThreads};
 pub use live_row::{LiveFilter, LiveRow, ROW_COLUMNS};
-pub use next_command::{approve_command, continue_command, resume_command};
+pub use next_command::{approve_command, continue_command, resume_command, successor_command};
 pub use questions::{question_digest, question_value};
 pub use schedules::{ScheduleRow, schedule_rows};
 pub use spending::{SpendingReport, SpendingSum, parse_since};

@@ -4,6 +4,7 @@ use serde::Deserialize as _;
 use serde_json::Value;
 
 use crate::limits::LimitReached;
+use crate::models::OFFLINE_PROVIDER;
 use crate::store::StoreHandle;
 use crate::thread_id::ThreadId;
 
@@ -11,6 +12,13 @@ use crate::thread_id::ThreadId;
 #[must_use]
 pub fn approve_command(id: &ThreadId) -> String {
     format!("rye thread approve {id}")
+}
+
+/// The command that continues in a new thread from the end of one with this provider; none without a model, which would have
+/// to say what comes next.
+#[must_use]
+pub fn successor_command(id: &ThreadId, directive: &str, provider: &str) -> Option<String> {
+    (provider != OFFLINE_PROVIDER).then(|| format!("rye run {directive} --continue {id}"))
 }
 
 /// The command that lets a suspended thread continue: with as much again of what ran out.
@@ -79,7 +87,26 @@ mod tests {
         assert_eq!(of("tokens", json!(500)), "rye thread resume thread-0a1b2c3d4e5f --limit tokens=+500");
         assert_eq!(resume_command(&id, Some("error"), None), "rye thread resume thread-0a1b2c3d4e5f");
         assert_eq!(resume_command(&id, Some("approval"), None), "rye thread approve thread-0a1b2c3d4e5f");
+        let stopped = LimitReached::new("duration_seconds", json!(2), json!(2));
+        let stopped = stopped.with_stopped(vec!["team/slow".to_owned()]);
+        let detail = serde_json::to_value(stopped).expect("JSON");
+        assert_eq!(
+            resume_command(&id, Some("limit"), Some(&detail)),
+            "rye thread resume thread-0a1b2c3d4e5f --limit duration_seconds=+60"
+        );
+        assert_eq!(
+            of("duration_seconds", json!(300)),
+            "rye thread resume thread-0a1b2c3d4e5f --limit duration_seconds=+300"
+        );
         let waiting = resume_command(&id, Some("provider"), None);
         assert_eq!(waiting, "rye thread resume thread-0a1b2c3d4e5f --when-available");
+    }
+
+    #[test]
+    fn only_threads_with_models_have_successors() {
+        let id = ThreadId::parse("thread-0a1b2c3d4e5f").expect("a name");
+        let command = successor_command(&id, "team/ask", "openai");
+        assert_eq!(command.as_deref(), Some("rye run team/ask --continue thread-0a1b2c3d4e5f"));
+        assert_eq!(successor_command(&id, "team/ask", OFFLINE_PROVIDER), None);
     }
 }

@@ -9,7 +9,7 @@ use rye_engine::{Code, Engine, Error, Result};
 use rye_space::Roots;
 use serde_json::{Value, json};
 
-use super::next_command::continue_command;
+use super::next_command::{continue_command, successor_command};
 use crate::status::ThreadStatus;
 use crate::store::{
     LedgerRow, LedgerRules, LedgerSpec, Owner, SHARED_LEASE_MS, SharedStoreConfig, StoreHandle, ThreadFilter,
@@ -17,7 +17,7 @@ use crate::store::{
     open_existing_store,
 };
 use crate::thread_id::ThreadId;
-use crate::threads::rebuild_files;
+use crate::threads::{rebuild_files, refuse_changed_transcript};
 use crate::transcript::TranscriptSigner;
 
 /// Digits of a thread's name.
@@ -192,6 +192,21 @@ impl ThreadIndex {
         rebuild_files(&self.store, &self.dir, id, &signer, now_ms).unwrap_or(false)
     }
 
+    /// Refuses to answer what a suspended thread asks if its record or its transcript shows that it cannot be resumed.
+    ///
+    /// # Errors
+    /// Why it cannot.
+    pub fn refuse_unresumable(&self, id: &ThreadId) -> Result<()> {
+        let row = self.store.verified_thread(id)?;
+        if row.is_some_and(|row| row.status == ThreadStatus::Suspended) {
+            self.store.journal(id)?;
+            // Brings the copy of what a shared store keeps up to date.
+            let _ = self.transcript_path(id);
+            refuse_changed_transcript(&self.store, &self.dir, id, &|signer| self.transcript_key(signer))?;
+        }
+        Ok(())
+    }
+
     /// The thread that a person names: whole, or by at least four digits that no other begins with.
     ///
     /// # Errors
@@ -337,7 +352,7 @@ impl ThreadIndex {
             ThreadStatus::Completed
             | ThreadStatus::Error
             | ThreadStatus::Cancelled
-            | ThreadStatus::Killed => Some(format!("rye run {} --continue {}", row.directive, row.id)),
+            | ThreadStatus::Killed => successor_command(&row.id, &row.directive, &row.provider),
             ThreadStatus::Continued => {
                 row.continuation_thread_id.as_ref().map(|next| format!("rye thread show {next}"))
             }

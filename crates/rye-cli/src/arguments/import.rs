@@ -93,7 +93,7 @@ impl ExportTarget {
 // `rye export`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "rye export claude-code\nrye export cursor skills/pdf --yes\nrye export --check\n\nWithout ITEM: what was imported, and what says `export: true`. A file that was not written by an export, or was edited since, is never overwritten."
+    after_help = "rye export claude-code\nrye export cursor skills/pdf --yes\nrye export --check\n\nWithout ITEM: what was imported, and what says `export: true`. A file is overwritten only if an export wrote it or its item was imported from it, and if it has not changed since."
 )]
 pub struct ExportArguments {
     /// The client [with --check: default every client exported for]
@@ -103,14 +103,17 @@ pub struct ExportArguments {
     #[arg(value_name = "ITEM", add = ArgValueCompleter::new(completion::ids))]
     pub items: Vec<String>,
     /// Say what is stale, and change nothing; the exit code is 1 if something is
-    #[arg(long, conflicts_with_all = ["watch", "yes", "take_over"])]
+    #[arg(long, conflicts_with_all = ["watch", "yes", "take_over", "dry_run"])]
     pub check: bool,
     /// Export again after each change, until interrupted
     #[arg(long)]
     pub watch: bool,
-    /// Replace and remove files too that an export on another machine wrote, as .ai/exports says
+    /// Replace and remove files too that an export or import on another machine wrote or read, as the project says
     #[arg(long)]
     pub take_over: bool,
+    /// Show the plan without changing anything
+    #[arg(long, conflicts_with = "watch")]
+    pub dry_run: bool,
     /// Do not prompt
     #[arg(short, long)]
     pub yes: bool,

@@ -50,6 +50,9 @@ pub enum ScheduleCommand {
         /// Run it in the background
         #[arg(long)]
         background: bool,
+        /// End when there is no schedule, as the process in the background does
+        #[arg(long, hide = true, conflicts_with = "background")]
+        until_none: bool,
     },
     /// Print a systemd user timer that starts what is due every minute
     Systemd {

@@ -93,9 +93,9 @@ pub enum ThreadCommand {
     },
     /// Follow a thread until it ends
     Tail {
-        /// The thread's id or its beginning
+        /// The thread's id or its beginning [default: the latest]
         #[arg(value_name = "THREAD", add = ArgValueCompleter::new(completion::threads))]
-        id: String,
+        id: Option<String>,
         /// Follow its descendants too
         #[arg(long)]
         tree: bool,
@@ -137,7 +137,7 @@ pub enum ThreadCommand {
     /// Cancel threads
     Cancel {
         /// The threads' ids or their beginnings
-        #[arg(value_name = "THREAD", required = true, add = ArgValueCompleter::new(completion::threads))]
+        #[arg(value_name = "THREAD", required = true, add = ArgValueCompleter::new(completion::unfinished_threads))]
         ids: Vec<String>,
         /// The reason, recorded with it
         #[arg(long, default_value = "cancelled by its user")]
@@ -146,7 +146,7 @@ pub enum ThreadCommand {
     /// Kill a thread whose process is gone or does not respond
     Kill {
         /// The thread's id or its beginning
-        #[arg(value_name = "THREAD", add = ArgValueCompleter::new(completion::threads))]
+        #[arg(value_name = "THREAD", add = ArgValueCompleter::new(completion::unfinished_threads))]
         id: String,
     },
     /// Resume a suspended or interrupted thread
@@ -281,7 +281,7 @@ pub struct WaitArguments {
 #[derive(Debug, Args)]
 pub struct ResumeArguments {
     /// The thread's id or its beginning
-    #[arg(value_name = "THREAD", add = ArgValueCompleter::new(completion::threads))]
+    #[arg(value_name = "THREAD", add = ArgValueCompleter::new(completion::resumable_threads))]
     pub id: String,
     /// Change a limit: turns=30 sets it, turns=+10 raises it; can be repeated
     #[arg(long = "limit", value_name = "NAME=VALUE", add = ArgValueCompleter::new(completion::limits))]
@@ -358,7 +358,7 @@ pub struct ApproveArguments {
 #[derive(Debug, Args)]
 pub struct AnswerArguments {
     /// The request's id, or the thread that asks
-    #[arg(value_name = "THREAD|REQUEST", add = ArgValueCompleter::new(completion::threads))]
+    #[arg(value_name = "THREAD|REQUEST", add = ArgValueCompleter::new(completion::unfinished_threads))]
     pub target: String,
     /// A message to the model
     #[arg(long, value_name = "TEXT")]

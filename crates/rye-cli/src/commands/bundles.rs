@@ -84,6 +84,12 @@ fn create(context: &CommandContext, arguments: &CreateArguments) -> CommandResul
         display_path(&created.path),
         counts.join(", ")
     ))?;
+    for signer in &created.other_signers {
+        context.output.warn(format_args!(
+            "items of it are signed by {signer}, and can be installed only where that key is trusted; or read them, \
+             sign them yourself (rye sign TYPE ID), and make the bundle again",
+        ));
+    }
     context.output.note(format_args!(
         "signed by {}; check it: rye bundle verify {}",
         created.signer,

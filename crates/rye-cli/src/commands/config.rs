@@ -4,6 +4,7 @@ use rye_engine::verbs::config_set::{self, ConfigChange};
 use rye_engine::{Code, Error};
 use serde_json::{Value, json};
 
+use super::given_command::given_command_with;
 use super::{CommandContext, CommandResult, confirm, setup};
 use crate::arguments::{ConfigCommand, WritableSpace};
 use crate::output::{DIM, NAME, SUCCESS, display_path, paint};
@@ -64,7 +65,7 @@ fn set(
         if !context.settings.is_interactive {
             return Err(Error::new(Code::ConsentNeeded, message)
                 .detail("path", path)
-                .hint("read the file; to sign it with your key, add --yes")
+                .hint(format!("read the file; to sign it with your key: {}", given_command_with(&["--yes"])))
                 .into());
         }
         context.output.ask(format_args!("{message}. Sign it? [y/N]"));

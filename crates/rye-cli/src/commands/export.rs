@@ -2,49 +2,42 @@
 //! overwritten.
 
 mod own_exports;
+mod plan;
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
 use lillux::Digest;
 use lillux::file::{self, FileMode};
-use rye_engine::verbs::load::{self, LoadOptions, LoadedItem};
 use rye_engine::{Code, Engine, Error};
-use rye_import::export::{ExportRecord, ExportState, ExportedFile, FileExport, compare_files, render_item};
-use rye_import::{ExportClient, ExportFile, ExportItem, ImportedItem, RenderedItem};
-use rye_item::text::{counted, one_line};
-use rye_item::{ItemId, ItemRef, ItemType, Space};
-use rye_server::install::{self, ClientApp, EntryState};
+use rye_import::export::{ExportState, ExportedFile};
+use rye_import::{ExportClient, SourcePath};
+use rye_item::ItemType;
+use rye_item::text::{counted, shell_word};
+use rye_server::install::{self, ClientApp};
 use rye_space::search::SpaceWatcher;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use self::own_exports::OwnExports;
+pub use self::plan::exported_digests;
+use self::plan::{ExportPlan, MAX_FILE_BYTES};
+use super::given_command::given_command_with;
 use super::{CommandContext, CommandError, CommandResult, confirm};
 use crate::arguments::ExportArguments;
-use crate::output::{DIM, ERROR, NAME, Output, SUCCESS, WARNING, paint};
+use crate::output::{DIM, SUCCESS, paint, shell_path};
 use crate::settings;
 
-/// The largest file that is compared or exported.
-const MAX_FILE_BYTES: u64 = 16 << 20;
 /// How long files must be left alone before they are exported again.
 const SETTLE_TIMEOUT: Duration = Duration::from_millis(150);
-/// The schema of an Agent Plugin's manifest.
-const PLUGIN_SCHEMA: &str = "https://agent-plugins.org/schemas/1.0.0/plugin.schema.json";
 
 /// `rye export`
 pub fn export(context: &CommandContext, arguments: &ExportArguments) -> CommandResult {
     let project = project_of(&context.engine)?;
-    let clients: Vec<ExportClient> = match arguments.client {
-        Some(client) => vec![client.client()],
-        None => {
-            let is_used = |client: &ExportClient| record_path(&project, *client).is_file();
-            ExportClient::ALL.into_iter().filter(is_used).collect()
-        }
-    };
+    let client = arguments.client.map(|client| client.client());
     if arguments.check {
-        return check(context, &project, &clients, &arguments.items);
+        return check(context, &project, client, &arguments.items);
     }
     // Its record says which files are to be replaced and removed.
     if !context.engine.workspace.is_project_approved {
@@ -52,7 +45,7 @@ pub fn export(context: &CommandContext, arguments: &ExportArguments) -> CommandR
             Error::new(Code::ProjectNotApproved, "this project is not approved, so nothing is exported");
         return Err(error.hint("see who made it and who signed what: rye join").into());
     }
-    let Some(client) = clients.first().copied() else {
+    let Some(client) = client else {
         return Err(Error::new(Code::InvalidArgument, "no client given")
             .hint("rye export claude-code")
             .into());
@@ -73,293 +66,67 @@ fn project_of(engine: &Engine) -> Result<PathBuf, Error> {
     }
 }
 
-fn record_path(project: &Path, client: ExportClient) -> PathBuf {
-    project.join(format!(".ai/exports/{}.json", client.as_str()))
+/// Enters files that an import read into the record of this machine, if they are still what it read: an export of their
+/// items may replace them.
+///
+/// # Errors
+/// When the record cannot be read or written.
+pub fn record_sources<'a>(
+    engine: &Engine,
+    project: &Path,
+    sources: impl Iterator<Item = (String, &'a str)>,
+) -> Result<(), Error> {
+    let mut own = OwnExports::read(&engine.workspace.roots.user, project)?;
+    let mut is_changed = false;
+    for (path, sha256) in sources.filter(|(path, _)| SourcePath::new(path).is_ok()) {
+        let found = file::read_beneath_no_symlinks(project, Path::new(&path), MAX_FILE_BYTES);
+        let is_same = found.is_ok_and(|(bytes, _)| Digest::of(&bytes).to_hex() == sha256);
+        is_changed |= is_same && own.insert_imported(&path, sha256);
+    }
+    if is_changed { own.write() } else { Ok(()) }
 }
 
-/// What an export would do.
-struct ExportPlan {
-    client: ExportClient,
-    files: Vec<ExportFile>,
-    states: Vec<FileExport>,
-    record: ExportRecord,
-    /// Items that are not exported, with the reason.
-    left_out: Vec<(String, String)>,
-    /// Items that are not signed by a trusted key, or not as they were signed.
-    refused: Vec<(String, String)>,
-    /// Whether the client's own file has to name rye.
-    needs_registration: bool,
-    /// What exports on this machine wrote.
-    own: OwnExports,
-}
-
-impl ExportPlan {
-    fn read(engine: &Engine, project: &Path, client: ExportClient, named: &[String]) -> Result<Self, Error> {
-        let record = read_record(project, client)?;
-        let own = OwnExports::read(&engine.workspace.roots.user, project)?;
-        let mut plan = Self {
-            client,
-            files: Vec::new(),
-            states: Vec::new(),
-            record,
-            left_out: Vec::new(),
-            refused: Vec::new(),
-            needs_registration: false,
-            own,
-        };
-        for item in wanted_items(engine, named)? {
-            plan.add_item(engine, &item, !named.is_empty());
-        }
-        if client == ExportClient::AgentPlugin && !plan.files.is_empty() {
-            plan.files.push(plugin_manifest(project));
-        }
-        // What was exported from other items stays, if only some are named.
-        if !named.is_empty() {
-            let kept: Vec<String> = plan
-                .record
-                .files
-                .keys()
-                .filter(|path| !plan.files.iter().any(|file| file.path == **path))
-                .cloned()
-                .collect();
-            plan.states =
-                compare_files(&plan.files, &plan.record, &digests(project, &plan.files, &plan.record));
-            plan.states.retain(|state| !kept.contains(&state.path));
-        } else {
-            plan.states =
-                compare_files(&plan.files, &plan.record, &digests(project, &plan.files, &plan.record));
-        }
-        plan.needs_registration =
-            client == ExportClient::ClaudeCode && !plan.files.is_empty() && !is_registered(project)?;
-        Ok(plan)
-    }
-
-    fn add_item(&mut self, engine: &Engine, item: &ItemRef, is_named: bool) {
-        let rendered = load_item(engine, item)
-            .map_err(|error| error.message)
-            .and_then(|source| render_item(self.client, &source));
-        match rendered {
-            Ok(RenderedItem::Files(files)) => {
-                for file in files {
-                    let same = self.files.iter().find(|other| other.path.eq_ignore_ascii_case(&file.path));
-                    match same {
-                        Some(other) if other.bytes == file.bytes => {}
-                        Some(other) => self
-                            .left_out
-                            .push((item.to_string(), format!("{} has `{}` already", other.item, file.path))),
-                        None => self.files.push(file),
-                    }
-                }
-            }
-            Ok(RenderedItem::Nothing) if is_named => {
-                self.left_out
-                    .push((item.to_string(), "it is part of another item, or reached over MCP".to_owned()));
-            }
-            Ok(RenderedItem::Nothing) => {}
-            Ok(RenderedItem::NoPlace(reason)) => self.left_out.push((item.to_string(), reason)),
-            Err(reason) => self.refused.push((item.to_string(), one_line(&reason))),
-        }
-    }
-
-    fn in_state(&self, wanted: &[ExportState]) -> impl Iterator<Item = &FileExport> {
-        self.states.iter().filter(move |file| wanted.contains(&file.state))
-    }
-
-    /// Files to be replaced or removed that only the project's record says an export wrote.
-    fn written_elsewhere(&self) -> Vec<&str> {
-        let changed = self.in_state(&[ExportState::Stale, ExportState::Obsolete]);
-        let is_known = |path: &str| {
-            self.record.files.get(path).is_some_and(|recorded| self.own.knows(path, &recorded.sha256))
-        };
-        changed.map(|file| file.path.as_str()).filter(|path| !is_known(path)).collect()
-    }
-
-    /// Enters what is there as this export would have it into the record of this machine.
-    fn record_own(&mut self, removed: &[String]) -> Result<(), Error> {
-        let mut is_changed = !removed.is_empty();
-        for file in &self.files {
-            is_changed |= self.own.insert(&file.path, &Digest::of(&file.bytes).to_hex());
-        }
-        removed.iter().for_each(|path| self.own.remove(path));
-        if is_changed { self.own.write() } else { Ok(()) }
-    }
-
-    /// Whether everything is as it should be.
-    fn is_current(&self) -> bool {
-        self.states.iter().all(|file| file.state == ExportState::Current)
-            && self.refused.is_empty()
-            && !self.needs_registration
-            && !self.is_unrecorded()
-    }
-
-    fn is_unrecorded(&self) -> bool {
-        self.files.iter().any(|file| !self.record.files.contains_key(&file.path))
-    }
-
-    fn to_value(&self) -> Value {
-        let pairs = |list: &[(String, String)]| -> Vec<Value> {
-            list.iter().map(|(item, reason)| json!({"item": item, "reason": reason})).collect()
-        };
-        json!({
-            "client": self.client.as_str(), "files": self.states, "left_out": pairs(&self.left_out),
-            "refused": pairs(&self.refused), "registers": self.needs_registration,
-        })
-    }
-
-    fn show(&self, output: &Output) {
-        for file in self.states.iter().filter(|file| file.state != ExportState::Current) {
-            let style = match file.state {
-                ExportState::Current => DIM,
-                ExportState::Missing | ExportState::Stale => SUCCESS,
-                ExportState::Obsolete => WARNING,
-                ExportState::Edited | ExportState::Foreign => ERROR,
-            };
-            output.ask(format_args!(
-                "{} {} {}",
-                paint(style, format_args!("{:9}", file.state.as_str())),
-                paint(NAME, one_line(&file.path)),
-                paint(DIM, format_args!("from {}", file.item))
-            ));
-        }
-        if self.needs_registration {
-            output.ask(format_args!(
-                "{} {} {}",
-                paint(SUCCESS, "register "),
-                paint(NAME, ".mcp.json"),
-                paint(DIM, "with rye's MCP server")
-            ));
-        }
-        for (item, reason) in &self.left_out {
-            output.ask(format_args!("{} {item}: {}", paint(DIM, "left out "), one_line(reason)));
-        }
-        for (item, reason) in &self.refused {
-            output.ask(format_args!("{} {item}: {}", paint(ERROR, "refused  "), one_line(reason)));
-        }
+/// A path of the project as a word of a command that is given where this one was.
+fn shown_path(context: &CommandContext, project: &Path, path: &str) -> String {
+    match context.settings.working_dir == project {
+        true => shell_word(path),
+        false => shell_path(&project.join(path)),
     }
 }
 
-/// The items that are named, or those that were imported or say that they are to be exported.
-fn wanted_items(engine: &Engine, named: &[String]) -> Result<Vec<ItemRef>, Error> {
-    if !named.is_empty() {
-        return named.iter().map(|name| load::find_by_id(engine, name, None)).collect();
+/// Why a plan is not carried out, whatever is answered.
+fn refusal(context: &CommandContext, project: &Path, plan: &ExportPlan) -> Option<Error> {
+    if let Some((item, reason)) = plan.refused.first() {
+        let error =
+            Error::new(Code::Untrusted, format!("nothing was written: {item} may not be exported: {reason}"));
+        let (item_type, id) = item.split_once(':').unwrap_or(("TYPE", item));
+        return Some(error.hint(format!("read it, then sign it: rye sign {item_type} {}", shell_word(id))));
     }
-    let spaces = &engine.workspace.spaces;
-    let mut items = Vec::new();
-    let walk = spaces.scan_strict(&Space::Project, &[ItemType::Directive, ItemType::Knowledge]);
-    for entry in walk.map_err(|folder| Error::unreadable_folder(&folder))?.entries {
-        let located = engine.locate(&entry.item, None)?;
-        if ExportItem::is_marked(entry.item.item_type, &located.text()) {
-            items.push(entry.item);
-        }
+    if let Some((file, why)) = plan.first_conflict() {
+        let error = Error::new(Code::InvalidArgument, format!("nothing was written: `{}` {why}", file.path));
+        let hints = plan.conflict_hints(file, |path| shown_path(context, project, path));
+        return Some(hints.into_iter().fold(error, Error::hint));
     }
-    items.sort();
-    Ok(items)
+    if plan.files.is_empty() && plan.states.is_empty() {
+        let error = Error::new(Code::NotFound, "there is nothing to export");
+        return Some(error.hint("import something, name an item, or mark one with `export: true`"));
+    }
+    None
 }
 
-/// An item that a trusted key signed, with what belongs to it.
-fn load_item(engine: &Engine, item: &ItemRef) -> Result<ExportItem, Error> {
-    let load = |item: &ItemRef| -> Result<LoadedItem, Error> {
-        let loaded = load::load(engine, item, LoadOptions::default())?;
-        if loaded.verdict.as_str() != "full" {
-            let message = format!("{item} is {}: only signed items are exported", loaded.verdict.as_str());
-            return Err(Error::new(Code::Unsigned, message).hint("read it, then sign it: rye sign TYPE ID"));
-        }
-        Ok(loaded)
-    };
-    let loaded = load(item)?;
-    let ai = engine.workspace.spaces.folder(&loaded.space);
-    let mut export =
-        ExportItem { item: item.clone(), text: loaded.raw, pages: BTreeMap::new(), assets: BTreeMap::new() };
-    let Some(imported) = ImportedItem::read(item.item_type, &export.text) else { return Ok(export) };
-    for file in imported.provenance.files.values() {
-        if let Some(id) = &file.item {
-            let page = ItemRef::new(ItemType::Knowledge, ItemId::new(id.as_str())?);
-            export.pages.insert(id.clone(), load(&page)?.raw);
-        } else if let (Some(path), Some(ai)) = (&file.path, &ai) {
-            let (bytes, _) = file::read_beneath_no_symlinks(ai, Path::new(path), MAX_FILE_BYTES)
-                .map_err(|error| Error::read(&error))?;
-            export.assets.insert(path.clone(), bytes);
+/// How many files of a plan are written, removed and left as they are.
+fn file_counts(plan: &ExportPlan) -> String {
+    let count = |states: &[ExportState]| plan.in_state(states).count();
+    let written = count(&[ExportState::Missing, ExportState::Stale]);
+    let mut parts = vec![format!("{} written", counted(written, "file"))];
+    for (word, number) in
+        [("removed", count(&[ExportState::Obsolete])), ("already current", count(&[ExportState::Current]))]
+    {
+        if number > 0 {
+            parts.push(format!("{number} {word}"));
         }
     }
-    Ok(export)
-}
-
-/// The manifest of a project's Agent Plugin.
-fn plugin_manifest(project: &Path) -> ExportFile {
-    let name = project.file_name().map(|name| name.to_string_lossy().to_lowercase()).unwrap_or_default();
-    let mut clean = String::new();
-    for character in name.chars() {
-        match character {
-            'a'..='z' | '0'..='9' => clean.push(character),
-            _ if clean.ends_with('-') || clean.is_empty() => {}
-            _ => clean.push('-'),
-        }
-    }
-    let clean: String = clean.trim_matches('-').chars().take(64).collect();
-    let name = if clean.is_empty() { "plugin" } else { clean.trim_end_matches('-') };
-    let text = format!(
-        "{{\n  \"$schema\": \"{PLUGIN_SCHEMA}\",\n  \"name\": \"{name}\",\n  \"version\": \"1.0.0\"\n}}\n"
-    );
-    ExportFile {
-        path: "agent-plugin/plugin.json".to_owned(),
-        bytes: text.into_bytes(),
-        is_executable: false,
-        item: "the project".to_owned(),
-    }
-}
-
-/// The digests of all files that exports wrote to a project, by path.
-pub(super) fn exported_digests(project: &Path) -> Result<BTreeMap<String, String>, Error> {
-    let mut digests = BTreeMap::new();
-    for client in ExportClient::ALL {
-        let files = read_record(project, client)?.files;
-        digests.extend(files.into_iter().map(|(path, file)| (path, file.sha256)));
-    }
-    Ok(digests)
-}
-
-fn read_record(project: &Path, client: ExportClient) -> Result<ExportRecord, Error> {
-    let relative = format!(".ai/exports/{}.json", client.as_str());
-    match file::read_beneath_no_symlinks(project, Path::new(&relative), MAX_FILE_BYTES) {
-        Ok((bytes, _)) => {
-            let damaged = |reason: &str| {
-                Error::new(Code::Invalid, format!("`{relative}` is damaged: {}", one_line(reason)))
-                    .hint("restore it from your repository, or remove it together with the exported files")
-            };
-            let record: ExportRecord =
-                serde_json::from_slice(&bytes).map_err(|error| damaged(&error.to_string()))?;
-            match record.files.keys().find(|path| !client.may_write(path)) {
-                Some(path) => Err(damaged(&format!("`{path}` is not a file that an export writes"))),
-                None => Ok(record),
-            }
-        }
-        Err(error) if error.is_absent() => Ok(ExportRecord::default()),
-        Err(error) => Err(Error::read(&error)),
-    }
-}
-
-/// The digests of the files that are there. What cannot be read counts as another file.
-fn digests(project: &Path, wanted: &[ExportFile], record: &ExportRecord) -> BTreeMap<String, Digest> {
-    let mut all = BTreeMap::new();
-    for path in wanted.iter().map(|file| &file.path).chain(record.files.keys()) {
-        match file::read_beneath_no_symlinks(project, Path::new(path), MAX_FILE_BYTES) {
-            Ok((bytes, _)) => all.insert(path.clone(), Digest::of(&bytes)),
-            Err(error) if error.is_absent() => None,
-            Err(_) => all.insert(path.clone(), Digest::of(b"unreadable")),
-        };
-    }
-    all
-}
-
-fn is_registered(project: &Path) -> Result<bool, Error> {
-    match file::read_beneath_no_symlinks(project, Path::new(".mcp.json"), MAX_FILE_BYTES) {
-        Ok((bytes, _)) => {
-            let state = install::entry_state(ClientApp::ClaudeCode, &String::from_utf8_lossy(&bytes))?;
-            Ok(!matches!(state, EntryState::Absent))
-        }
-        Err(error) if error.is_absent() => Ok(false),
-        Err(error) => Err(Error::read(&error)),
-    }
+    parts.join(", ")
 }
 
 fn export_once(
@@ -375,82 +142,80 @@ fn export_once(
     if !output.is_json {
         plan.show(output);
     }
-    let data = plan.to_value();
+    let mut data = plan.to_value();
     let fail = |error: Error| CommandError::Engine(error, Some(Box::new(data.clone())));
-    if let Some((item, reason)) = plan.refused.first() {
-        let error =
-            Error::new(Code::Untrusted, format!("nothing was written: {item} may not be exported: {reason}"));
-        return Err(fail(error.hint("read it, then sign it: rye sign TYPE ID")));
+    if let Some(error) = refusal(context, project, &plan) {
+        return Err(fail(error));
     }
-    if let Some(file) = plan.in_state(&[ExportState::Edited, ExportState::Foreign]).next() {
-        let why = match file.state {
-            ExportState::Foreign => "was not written by an export",
-            _ => "was changed after it was exported",
-        };
-        let error = Error::new(Code::InvalidArgument, format!("nothing was written: `{}` {why}", file.path));
-        return Err(fail(error.hint("import it first (rye import PATH), or move it away")));
-    }
-    if plan.files.is_empty() && plan.states.is_empty() {
-        let error = Error::new(Code::NotFound, "there is nothing to export");
-        return Err(fail(error.hint("import something, name an item, or mark one with `export: true`")));
-    }
-    let elsewhere = plan.written_elsewhere();
+    let elsewhere: Vec<String> = plan.written_elsewhere().into_iter().map(str::to_owned).collect();
     let asks = context.settings.is_interactive && !output.is_json && !arguments.yes;
-    if let Some(first) = elsewhere.first().filter(|_| !asks && !arguments.take_over) {
+    if let Some(first) = elsewhere.first().filter(|_| !asks && !arguments.take_over && !arguments.dry_run) {
         let count = counted(elsewhere.len(), "file");
         let error = Error::new(
             Code::ConsentNeeded,
             format!(
-                "nothing was written: no export on this machine wrote {count} that would change, first `{first}`"
+                "nothing was written: no export on this machine wrote and no import read {count} that would change, first `{first}`"
             ),
         );
-        let error =
-            error.hint("look at them, then add --take-over: the record in .ai/exports came with the project");
-        return Err(fail(error));
+        return Err(fail(error.hint(format!(
+            "what says so came with the project: look at them, then: {}",
+            given_command_with(&["--take-over"])
+        ))));
     }
     let is_changed = !plan.is_current();
-    let changes = plan.in_state(&[ExportState::Missing, ExportState::Stale, ExportState::Obsolete]).count();
-    if is_changed {
-        let has_consent = arguments.yes
-            || (asks && {
-                let removed = plan.in_state(&[ExportState::Obsolete]).count();
-                let removed = match removed {
-                    0 => String::new(),
-                    count => format!(", {} of them deleted", counted(count, "file")),
-                };
-                let elsewhere = match elsewhere.len() {
-                    0 => String::new(),
-                    count => format!(", {} not written on this machine", counted(count, "file")),
-                };
-                output.ask(format_args!("change {}{removed}{elsewhere}? [y/N]", counted(changes, "file")));
-                confirm()?
-            });
+    if is_changed && !arguments.dry_run {
+        let has_consent = arguments.yes || (asks && ask(context, &plan, elsewhere.len())?);
         if !has_consent {
             let error = Error::new(Code::ConsentNeeded, "nothing was written: exporting needs a yes");
-            return Err(fail(error.hint("read the plan, then add --yes")));
+            let hint = format!("read the plan, then: {}", given_command_with(&["--yes"]));
+            return Err(fail(error.hint(hint)));
         }
         write(context, project, &mut plan)?;
-    } else {
+    } else if !arguments.dry_run {
         plan.record_own(&[])?;
     }
+    data["written"] = json!(is_changed && !arguments.dry_run);
     if output.is_json {
         output.print_json(&rye_engine::success_response(None, None, data))?;
         return Ok(());
     }
-    let word = if is_changed { "exported" } else { "nothing changed" };
-    output.print(format_args!(
-        "{}: {} for {}",
-        paint(SUCCESS, word),
-        counted(plan.files.len(), "file"),
-        client.as_str()
-    ))?;
-    if matches!(client, ExportClient::Codex | ExportClient::Cursor | ExportClient::Gemini) {
+    if arguments.dry_run && !elsewhere.is_empty() && !arguments.take_over {
+        let count = counted(elsewhere.len(), "file");
+        output.note(format_args!(
+            "{count} not written or imported on this machine would change only with --take-over"
+        ));
+    }
+    let counts = file_counts(&plan);
+    let (word, counts) = match (is_changed, arguments.dry_run) {
+        (true, true) => ("would export", counts),
+        (true, false) => ("exported", counts),
+        (false, _) => ("nothing changed", format!("{} current", counted(plan.files.len(), "file"))),
+    };
+    output.print(format_args!("{}: {counts} for {}", paint(SUCCESS, word), client.as_str()))?;
+    if !arguments.dry_run
+        && matches!(client, ExportClient::Codex | ExportClient::Cursor | ExportClient::Gemini)
+    {
         output.note(format_args!(
             "tools and servers are reached over MCP: rye mcp install {}",
             client.as_str()
         ));
     }
     Ok(())
+}
+
+fn ask(context: &CommandContext, plan: &ExportPlan, elsewhere: usize) -> std::io::Result<bool> {
+    let changes = plan.in_state(&[ExportState::Missing, ExportState::Stale, ExportState::Obsolete]).count();
+    let removed = match plan.in_state(&[ExportState::Obsolete]).count() {
+        0 => String::new(),
+        count => format!(", {} of them deleted", counted(count, "file")),
+    };
+    let elsewhere = match elsewhere {
+        0 => String::new(),
+        count => format!(", {} not written or imported on this machine", counted(count, "file")),
+    };
+    let changes = counted(changes, "file");
+    context.output.ask(format_args!("change {changes}{removed}{elsewhere}? [y/N]"));
+    confirm()
 }
 
 fn write(context: &CommandContext, project: &Path, plan: &mut ExportPlan) -> Result<(), Error> {
@@ -498,24 +263,25 @@ fn write(context: &CommandContext, project: &Path, plan: &mut ExportPlan) -> Res
 fn check(
     context: &CommandContext,
     project: &Path,
-    clients: &[ExportClient],
+    client: Option<ExportClient>,
     named: &[String],
 ) -> CommandResult {
-    let mut plans = Vec::new();
-    for client in clients {
-        plans.push(ExportPlan::read(&context.engine, project, *client, named)?);
-    }
+    let plans = check_plans(context, project, client, named)?;
     let output = &context.output;
     if !output.is_json {
         plans.iter().for_each(|plan| plan.show(output));
     }
     let data = json!({ "clients": plans.iter().map(ExportPlan::to_value).collect::<Vec<_>>() });
-    let stale: Vec<&str> =
-        plans.iter().filter(|plan| !plan.is_current()).map(|plan| plan.client.as_str()).collect();
+    let stale: Vec<&ExportPlan> = plans.iter().filter(|plan| !plan.is_current()).collect();
     if let Some(first) = stale.first() {
-        let error = Error::new(Code::StaleExport, format!("stale exports: {}", stale.join(", ")));
-        let error = error
-            .hint(format!("rye export {first} writes them again; import what was edited: rye import PATH"));
+        let names: Vec<&str> = stale.iter().map(|plan| plan.client.as_str()).collect();
+        let error = Error::new(Code::StaleExport, format!("stale exports: {}", names.join(", ")));
+        let conflict = stale.iter().find_map(|plan| Some((plan, plan.first_conflict()?.0)));
+        let hints = match conflict {
+            Some((plan, file)) => plan.conflict_hints(file, |path| shown_path(context, project, path)),
+            None => vec![format!("write them: rye export {}", first.client.as_str())],
+        };
+        let error = hints.into_iter().fold(error, Error::hint);
         return Err(CommandError::Engine(error, Some(Box::new(data))));
     }
     if output.is_json {
@@ -523,7 +289,42 @@ fn check(
         return Ok(());
     }
     let files: usize = plans.iter().map(|plan| plan.files.len()).sum();
-    Ok(output.print(format_args!("{}: {}", paint(SUCCESS, "current"), counted(files, "file")))?)
+    output.print(format_args!("{}: {}", paint(SUCCESS, "current"), counted(files, "file")))?;
+    if plans.is_empty() {
+        output.note("nothing was exported here yet: rye export CLIENT, such as rye export claude-code");
+    }
+    Ok(())
+}
+
+/// The plans that a check compares: of the client that is named; else of each that was exported for, and of the others
+/// the files that items were imported from and that differ from what the items say.
+fn check_plans(
+    context: &CommandContext,
+    project: &Path,
+    client: Option<ExportClient>,
+    named: &[String],
+) -> Result<Vec<ExportPlan>, Error> {
+    let engine = &context.engine;
+    if let Some(client) = client {
+        return Ok(vec![ExportPlan::read(engine, project, client, named)?]);
+    }
+    let is_used =
+        |client: &ExportClient| project.join(format!(".ai/exports/{}.json", client.as_str())).is_file();
+    let (used, others): (Vec<ExportClient>, Vec<ExportClient>) =
+        ExportClient::ALL.into_iter().partition(is_used);
+    let mut plans = Vec::new();
+    for client in used {
+        plans.push(ExportPlan::read(engine, project, client, named)?);
+    }
+    let mut seen: BTreeSet<String> =
+        plans.iter().flat_map(|plan| &plan.states).map(|file| file.path.clone()).collect();
+    for client in others {
+        let plan = ExportPlan::read_sources(engine, project, client, &mut seen)?;
+        if !plan.states.is_empty() {
+            plans.push(plan);
+        }
+    }
+    Ok(plans)
 }
 
 /// Exports again after each change of items, until it is interrupted.

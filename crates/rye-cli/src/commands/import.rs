@@ -6,7 +6,9 @@ mod source;
 
 use rye_engine::verbs::bundles::{self, CreateRequest};
 use rye_engine::{Code, Error};
-use rye_import::{ImportNote, ImportOptions, ImportPlan, ItemChange, RefusedSource, SourceOrigin};
+use rye_import::{
+    ImportNote, ImportOptions, ImportPlan, ItemChange, RefusedSource, SourceFormat, SourceOrigin,
+};
 use rye_item::BundleId;
 use rye_item::space::SpaceTier;
 use rye_item::text::{counted, one_line, shell_word};
@@ -14,7 +16,8 @@ use serde_json::{Value, json};
 
 use self::apply::ImportSteps;
 use self::gather::{BundleEntry, GatheredPlan};
-use super::{CommandContext, CommandError, CommandResult, confirm, project_bundles};
+use super::given_command::given_command_with;
+use super::{CommandContext, CommandError, CommandResult, confirm, export, project_bundles};
 use crate::arguments::ImportArguments;
 use crate::output::{DIM, ERROR, NAME, Output, SUCCESS, WARNING, display_path, paint};
 
@@ -69,12 +72,13 @@ pub fn import(context: &CommandContext, arguments: &ImportArguments) -> CommandR
     if steps.has_changes() || !bundles.is_empty() {
         if !arguments.yes && !has_consent(context, &steps, bundles.len())? {
             let error = Error::new(Code::ConsentNeeded, "nothing was changed: importing needs a yes");
-            let error = error.hint("read the plan, then add --yes");
+            let error = error.hint(format!("read the plan, then: {}", given_command_with(&["--yes"])));
             let data = to_value(&plan, &steps, &fetched, false, None);
             return Err(CommandError::Engine(error, Some(Box::new(data))));
         }
         steps.write(&context.settings.roots.cache.join("import-backups"))?;
     }
+    record_sources(context, arguments, &steps)?;
     let added = add_bundles(context, arguments, &mut plan, bundles);
     let made = match &bundle {
         Some(id) => Some(create_bundle(context, id, &plan)?),
@@ -87,6 +91,28 @@ pub fn import(context: &CommandContext, arguments: &ImportArguments) -> CommandR
         &fetched,
         Outcome { is_written: true, bundle: made.as_deref(), added: &added },
     )
+}
+
+/// Enters the files of the project that items came from, so that exports may replace them.
+fn record_sources(
+    context: &CommandContext,
+    arguments: &ImportArguments,
+    steps: &ImportSteps,
+) -> Result<(), Error> {
+    let engine = &context.engine;
+    match (arguments.to.tier(), &engine.workspace.roots.project) {
+        (SpaceTier::Project, Some(project)) => export::record_sources(engine, project, steps.sources()),
+        (SpaceTier::Project | SpaceTier::User | SpaceTier::System, _) => Ok(()),
+    }
+}
+
+/// The commands that make items of the tools of the servers that were imported.
+fn next_commands(steps: &ImportSteps) -> Vec<String> {
+    let written = steps.items.iter().filter(|step| step.change.is_written());
+    let servers = written.filter(|step| step.planned.provenance.format == SourceFormat::McpServers);
+    servers
+        .map(|step| format!("rye execute rye/mcp/manager action=refresh server={}", step.planned.item.id))
+        .collect()
 }
 
 /// Makes packages that are bundles entries of the project's manifest. One that cannot be added is refused by name.
@@ -204,7 +230,9 @@ fn show(output: &Output, plan: &ImportPlan, steps: &ImportSteps) {
             paint(NAME, &step.planned.item),
             paint(DIM, format_args!("from {}", one_line(&step.planned.provenance.source)))
         ));
-        step.planned.notes.iter().for_each(|note| show_note(output, note));
+        if step.change != ItemChange::Unchanged {
+            step.planned.notes.iter().for_each(|note| show_note(output, note));
+        }
     }
     for step in &steps.assets {
         let path = format!(".ai/{}", step.planned.path);
@@ -217,7 +245,13 @@ fn show(output: &Output, plan: &ImportPlan, steps: &ImportSteps) {
     for path in &steps.removed {
         output.ask(format_args!("{} .ai/{}", paint(WARNING, "remove   "), one_line(path)));
     }
-    for (source, note) in &plan.notes {
+    // What was said of a source before is not repeated as long as its items are unchanged.
+    let is_known = |source: &str| {
+        let mut of_source =
+            steps.items.iter().filter(|step| step.planned.provenance.source == source).peekable();
+        of_source.peek().is_some() && of_source.all(|step| step.change == ItemChange::Unchanged)
+    };
+    for (source, note) in plan.notes.iter().filter(|(source, _)| !is_known(source)) {
         output.ask(one_line(source));
         show_note(output, note);
     }
@@ -302,6 +336,8 @@ fn report(
     let Outcome { is_written, bundle, added } = outcome;
     let mut data = to_value(plan, steps, fetched, is_written, bundle);
     data["added"] = json!(added);
+    let next = if is_written { next_commands(steps) } else { Vec::new() };
+    data["next"] = json!(next);
     if context.print_if_json(None, None, &data)? {
         return Ok(());
     }
@@ -326,6 +362,10 @@ fn report(
     context.output.print(format_args!("{}: {}", paint(SUCCESS, word), parts.join(", ")))?;
     if count(&[ItemChange::Keep]) > 0 {
         context.output.note("kept items were changed here and in the source: --theirs takes the source's");
+    }
+    if !next.is_empty() {
+        context.output.note("next, make items of the tools of these servers:");
+        next.iter().for_each(|command| context.output.note(format_args!("  {command}")));
     }
     for id in added {
         context.output.note(format_args!("added {id} to .ai/bundles.toml"));

@@ -13,6 +13,7 @@ use rye_item::BundleId;
 use rye_item::space::SpaceTier;
 use rye_item::text::{quote_description, quote_name};
 
+use super::given_command::given_command_with;
 use super::{CommandContext, CommandError, CommandResult, confirm, registry};
 use crate::arguments::{
     ConflictArguments, InstallArguments, RollbackArguments, UninstallArguments, WritableSpace,
@@ -180,7 +181,7 @@ fn require_consent(
             format!("`{}` was not installed: the installation was not confirmed", plan.bundle_id),
         )
         .hint(format!("if you agree to the plan: {}", consent_command(arguments, plan)))
-        .hint("rye install … --dry-run shows every file")
+        .hint("the same command with --dry-run shows every file")
     };
     if !is_interactive {
         return refuse(not_confirmed());
@@ -191,22 +192,11 @@ fn require_consent(
 
 /// The command that agrees to the plan.
 fn consent_command(arguments: &InstallArguments, plan: &InstallPreview) -> String {
-    let source = rye_item::text::shell_word(&arguments.source);
-    let mut command = format!("rye install {source}");
-    if arguments.space == Some(WritableSpace::User) {
-        command.push_str(" --space user");
+    let names_signer = arguments.trust.is_none() && !plan.signer.trusted && !plan.signer.approved;
+    match names_signer {
+        true => given_command_with(&["--trust", plan.signer.fingerprint.as_str(), "--yes"]),
+        false => given_command_with(&["--yes"]),
     }
-    if !plan.signer.trusted && !plan.signer.approved {
-        command.push_str(&format!(" --trust {}", plan.signer.fingerprint));
-    }
-    for (is_set, flag) in [
-        (arguments.force, " --force"),
-        (arguments.conflict.theirs, " --theirs"),
-        (arguments.allow_downgrade, " --allow-downgrade"),
-    ] {
-        command.push_str(if is_set { flag } else { "" });
-    }
-    command + " --yes"
 }
 
 /// Draws a plan, line by line.

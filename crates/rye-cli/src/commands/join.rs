@@ -6,6 +6,7 @@ use rye_engine::verbs::trust;
 use rye_engine::{Code, Error};
 use rye_item::text::{counted, join_first, one_line, quote_name};
 
+use super::given_command::given_command_with;
 use super::{CommandContext, CommandError, CommandResult, confirm, programs};
 use crate::arguments::JoinArguments;
 use crate::output::{DIM, HEADING, NAME, Output, SUCCESS, WARNING, display_path, paint};
@@ -21,7 +22,7 @@ pub fn join(context: CommandContext, arguments: &JoinArguments) -> CommandResult
         let keys = keys.collect::<Result<Vec<_>, _>>().map_err(|error| {
             Error::new(Code::InvalidArgument, error.to_string()).hint("rye join shows the fingerprints")
         })?;
-        review.retain_keys(&keys);
+        review.retain_keys(&keys)?;
     }
     let CommandContext { settings, engine, output } = context;
     if !output.is_json {
@@ -33,11 +34,11 @@ pub fn join(context: CommandContext, arguments: &JoinArguments) -> CommandResult
             output.print_json(&rye_engine::success_response(None, None, data))?;
             return Ok(());
         }
-        return Ok(output.print(format_args!("{} already joined", paint(SUCCESS, "✓")))?);
+        return show_already_joined(&output, &review);
     }
     if !arguments.yes && !has_consent(settings.is_interactive, &output, &review)? {
         let error = Error::new(Code::ConsentNeeded, "nothing was changed: joining needs a yes");
-        let error = error.hint("review what was shown, then: rye join --yes");
+        let error = error.hint(format!("review what was shown, then: {}", given_command_with(&["--yes"])));
         let data = serde_json::to_value(&review).map_err(std::io::Error::from)?;
         return Err(CommandError::Engine(error, Some(Box::new(data))));
     }
@@ -179,6 +180,20 @@ fn name_items(items: &[String]) -> Option<String> {
     (!items.is_empty()).then(|| join_first(items, MAX_NAMED_ITEMS))
 }
 
+fn show_already_joined(output: &Output, review: &JoinReview) -> CommandResult {
+    output.print(format_args!("{} already joined", paint(SUCCESS, "✓")))?;
+    let own = review.signers.iter().find(|signer| signer.status == SignerStatus::Own);
+    if own.is_some_and(|own| !own.is_published()) {
+        output.note("clones refuse what you signed until your identity is in the project: rye keys publish");
+    }
+    let refused = review.signers.iter().filter(|signer| !signer.is_accepted()).count();
+    if refused > 0 {
+        let keys = counted(refused, "key");
+        output.note(format_args!("joining changes nothing for the items of {keys}: see above what would"));
+    }
+    Ok(())
+}
+
 fn show_answer(output: &Output, answer: &JoinResponse) -> CommandResult {
     if answer.key_created {
         output.print(format_args!(
@@ -201,6 +216,8 @@ fn show_answer(output: &Output, answer: &JoinResponse) -> CommandResult {
     if answer.needs_sync {
         output.note("install the bundles that the project asks for: rye sync");
     }
-    output.note("to sign items here yourself, add your identity first: rye keys publish");
+    if !answer.is_published {
+        output.note("to sign items here yourself, add your identity first: rye keys publish");
+    }
     Ok(())
 }

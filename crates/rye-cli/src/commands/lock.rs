@@ -12,6 +12,7 @@ use rye_item::text::counted;
 use rye_item::{ItemRef, ItemType};
 use serde_json::json;
 
+use super::given_command::given_command_with;
 use super::{CommandContext, CommandError, CommandResult, error_with_data, programs};
 use crate::arguments::{LockCommand, WritableSpace};
 use crate::output::{DIM, ERROR, NAME, SUCCESS, WARNING, display_path, paint};
@@ -40,13 +41,13 @@ pub fn run(context: &CommandContext, command: &LockCommand) -> CommandResult {
         LockCommand::Update { id, scope, yes, .. } if !id.is_empty() => {
             let item = find_tool(context, id)?;
             let scope = scope.map(WritableSpace::tier);
-            let review = reviewed(context, std::slice::from_ref(&item), *yes, item.id.as_str())?;
+            let review = reviewed(context, std::slice::from_ref(&item), *yes)?;
             let updated = lock::update(engine, &item, scope, &resolve)?;
             show_update(context, &updated, review)
         }
         LockCommand::Update { scope, yes, .. } => {
             let tools = lock::pinnable_tools(engine, &resolve)?;
-            let review = reviewed(context, &tools, *yes, "--all")?;
+            let review = reviewed(context, &tools, *yes)?;
             let all = lock::update_all(engine, scope.map(WritableSpace::tier), &resolve)?;
             show_update_all(context, &all, review)
         }
@@ -98,12 +99,11 @@ fn reviewed(
     context: &CommandContext,
     tools: &[ItemRef],
     is_agreed: bool,
-    what: &str,
 ) -> Result<ProgramReview, CommandError> {
     let review = review_tools(&context.engine, tools)?;
     match programs::has_consent(&context.settings, &context.output, &review, is_agreed)? {
         true => Ok(review),
-        false => Err(programs::refusal(&review, &format!("rye lock update {what} --yes"))),
+        false => Err(programs::refusal(&review, &given_command_with(&["--yes"]))),
     }
 }
 

@@ -108,6 +108,11 @@ impl Clients {
             (before, _) => (before.clone(), before.unwrap_or_default()),
         };
         let is_changed = match before.as_deref() {
+            // A link is the user's own and stays.
+            Some(text) if text != after && install::is_empty_config(client, &after) && !path.is_symlink() => {
+                self.remove(client, &path, text)?;
+                true
+            }
             Some(text) => self.change(client, &path, Some(text), &after)?,
             None => {
                 self.report(client, &path, false, None)?;
@@ -203,6 +208,18 @@ impl Clients {
         Ok(is_changed)
     }
 
+    /// Removes a configuration in which nothing is left.
+    fn remove(&self, client: ClientApp, path: &Path, before: &str) -> Result<(), super::CommandError> {
+        refuse_linked(&self.dirs.project, path)?;
+        let backup = self.back_up(client, path, before)?;
+        file::remove(path).map_err(Error::from)?;
+        if !self.output.is_json {
+            self.output.note(rye_item::text::strip_controls(&install::diff(before, "")));
+        }
+        self.report(client, path, true, Some(&backup))?;
+        Ok(())
+    }
+
     fn report(
         &self,
         client: ClientApp,
@@ -240,21 +257,19 @@ impl Clients {
         if let Some(folder) = target.parent() {
             file::create_dirs(folder, false)?;
         }
-        let backup = match before {
-            Some(before) => {
-                let folder = self.settings.roots.cache.join("client-backups");
-                file::create_dirs(&folder, true)?;
-                let digest =
-                    Digest::of_pieces([target.as_os_str().as_encoded_bytes(), b"\0", before.as_bytes()]);
-                let name = target.file_name().and_then(|name| name.to_str()).unwrap_or("config");
-                let backup = folder.join(format!("{}-{}-{name}", client.as_str(), digest.short()));
-                // It may hold secrets, as the file itself may.
-                file::write_atomic(&backup, before.as_bytes(), FileMode::Private)?;
-                Some(backup)
-            }
-            None => None,
-        };
+        let backup = before.map(|before| self.back_up(client, &target, before)).transpose()?;
         file::write_atomic(&target, after.as_bytes(), FileMode::Preserve)?;
+        Ok(backup)
+    }
+
+    fn back_up(&self, client: ClientApp, target: &Path, before: &str) -> Result<PathBuf, Error> {
+        let folder = self.settings.roots.cache.join("client-backups");
+        file::create_dirs(&folder, true)?;
+        let digest = Digest::of_pieces([target.as_os_str().as_encoded_bytes(), b"\0", before.as_bytes()]);
+        let name = target.file_name().and_then(|name| name.to_str()).unwrap_or("config");
+        let backup = folder.join(format!("{}-{}-{name}", client.as_str(), digest.short()));
+        // It may hold secrets, as the file itself may.
+        file::write_atomic(&backup, before.as_bytes(), FileMode::Private)?;
         Ok(backup)
     }
 }

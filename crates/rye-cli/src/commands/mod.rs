@@ -7,6 +7,7 @@ mod config;
 mod dry_run;
 mod execute;
 mod export;
+mod given_command;
 mod import;
 mod in_sandbox;
 mod install;

@@ -257,6 +257,9 @@ pub(super) fn print_signed(context: &CommandContext, signed: &SignedItem) -> std
         paint(DIM, display_path(&signed.path))
     ))?;
     show_signature(context, signed);
+    if let Some(replaced) = &signed.replaced {
+        context.output.note(format_args!("  in place of the signature of {}", paint(NAME, replaced)));
+    }
     signed.asks.iter().try_for_each(|request| context.output.print(format_args!("  asks for {request}")))
 }
 
@@ -284,12 +287,12 @@ fn show_sign_report(context: &CommandContext, report: &SignAnswer) -> CommandRes
             context.output.print_error(&failed.error, None)?;
         }
         for left in &report.left {
-            context.output.note(format_args!(
-                "{} {}: {} signed it; to sign it yourself, name it or add --take-over",
-                paint(WARNING, "left"),
-                left.item,
-                paint(NAME, left.fingerprint)
-            ));
+            let signer = paint(NAME, left.fingerprint);
+            let reason = match left.is_changed {
+                true => format!("changed since {signer} signed it; read it before you sign it by its id"),
+                false => format!("{signer} signed it; to sign it yourself, name it or add --take-over"),
+            };
+            context.output.note(format_args!("{} {}: {reason}", paint(WARNING, "left"), left.item));
         }
         context.output.print(report.summary())?;
     }
@@ -306,7 +309,7 @@ fn show_sign_report(context: &CommandContext, report: &SignAnswer) -> CommandRes
 pub(super) fn show_held(context: &CommandContext, held: &SignCandidate) {
     let output = &context.output;
     output.warn(format_args!("{} is not signed: {}", paint(NAME, &held.item), held.reason()));
-    let requests = if held.state == ItemSignState::New { &held.requests } else { &held.added };
+    let requests = if held.state == ItemSignState::Changed { &held.added } else { &held.requests };
     requests.iter().for_each(|request| output.alert(format_args!("  asks for {request}")));
     output.alert(format_args!("  read it, then: {}", held.command()));
 }

@@ -9,11 +9,13 @@ use rye_agent::threads::NO_MODEL_NOTE;
 use serde_json::Value;
 
 use self::calls::Calls;
+use self::refusals::Refusals;
 use super::format::{format_count, format_duration, format_money, pluralize, truncate};
 use crate::output::{DIM, ERROR, NAME, SUCCESS, WARNING, paint};
 
 mod budgets;
 mod calls;
+mod refusals;
 
 /// The longest arguments, and the longest reason of a failure, on a line.
 const MAX_TEXT_LENGTH: usize = 60;
@@ -47,6 +49,8 @@ pub struct ThreadView {
     pending: Option<String>,
     /// The last answer that was shown whole.
     last_printed: Option<String>,
+    /// What was refused to calls of the root.
+    refusals: Refusals,
 }
 
 /// One thread.
@@ -75,6 +79,7 @@ impl ThreadView {
             line_start: 0,
             pending: None,
             last_printed: None,
+            refusals: Refusals::default(),
         }
     }
 
@@ -163,10 +168,17 @@ impl ThreadView {
         let is_root = self.root.as_deref() == Some(thread.as_str());
         let of = |key: &str| payload.get(key).and_then(Value::as_str).unwrap_or_default();
         let number = |key: &str| payload.get(key).and_then(Value::as_u64).unwrap_or(0);
+        match kind {
+            "tool_call_result" if is_root => self.refusals.add_result(payload),
+            // Only what the model asked for is the directive's to grant.
+            "permission_denied" if is_root && of("asker").is_empty() => self.refusals.add_denial(payload),
+            _ => {}
+        }
         let mut lines = Vec::new();
         match kind {
             "thread_started" | "thread_resumed" => {
                 let progress = self.threads.entry(thread.clone()).or_default();
+                progress.has_ended = false;
                 of("directive").clone_into(&mut progress.directive);
                 let limits = payload.get("limits");
                 progress.max_turns = limits.and_then(|limits| limits.get("turns")).and_then(Value::as_u64);
@@ -395,7 +407,10 @@ impl ThreadView {
         }
         let progress = self.threads.entry(thread.to_owned()).or_default();
         progress.has_ended = true;
-        progress.calls.clear();
+        // The calls of a suspended thread wait for an answer, and end once it is resumed.
+        if event_type != "thread_suspended" {
+            progress.calls.clear();
+        }
         let status = event_type.strip_prefix("thread_").unwrap_or(event_type);
         let (mark, style) = status_mark(status);
         let cost = payload.get("cost");
@@ -429,6 +444,11 @@ impl ThreadView {
         let mut lines = self.flush_pending();
         lines.extend(self.flush_stream());
         lines
+    }
+
+    /// What to do about the calls of the thread itself that were refused.
+    pub fn refusal_hints(&self) -> &[String] {
+        self.refusals.hints()
     }
 
     /// Whether this text has been shown already, whole.

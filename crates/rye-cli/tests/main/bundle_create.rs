@@ -350,7 +350,16 @@ fn foreign_items_need_their_identity_document() {
     copy_file(&colleague.identity_document(), &document);
     let folder = create_bundle(&user);
     assert!(files_in(&folder).contains(&format!(".ai/config/keys/trusted/{}.toml", colleague.fingerprint())));
-    User::initialized().ok(["bundle", "verify", folder.to_str().expect("text")]);
+    let other = User::initialized();
+    let path = folder.to_str().expect("text");
+    other.ok(["bundle", "verify", path]);
+    // Installed, its items would be refused without that key.
+    let install = ["install", path, "--trust", &user.fingerprint(), "--yes"];
+    let refused = other.assert_refused(install, 4, "RYE0615");
+    assert!(text(&refused["error"]).contains(&colleague.fingerprint()), "{refused}");
+    other.ok(["keys", "trust", colleague.identity_document().to_str().expect("text")]);
+    other.ok(install);
+    other.ok(["execute", "team/theirs"]);
 }
 
 #[test]

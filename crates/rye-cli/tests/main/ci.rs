@@ -62,6 +62,7 @@ fn ci_exits_by_the_worst_check() {
     let failed = ci_error(&alice, 1, "RYE0801");
     let problems = check(&failed["data"], "tests")["problems"].to_string();
     assert!(problems.contains("says hi") && problems.contains("data.said"), "{failed}");
+    assert_eq!(failed["hints"], serde_json::json!(["run them alone: rye test"]), "{failed}");
 
     alice.write_tool("new", "{}");
     alice.ok(["sign", "tool", "team/new"]);
@@ -130,4 +131,45 @@ fn ci_without_trust_says_how() {
     let empty = user.context.path().join("empty");
     fs::create_dir(&empty).expect("a folder");
     run(user.command().current_dir(&empty).args(["--json", "ci"])).error(3, "RYE0202");
+}
+
+#[test]
+fn ci_needs_the_identities_of_signers() {
+    let alice = pinned_founder();
+    let bob = Member::clone_of(&alice, "bob");
+    bob.ok(["join", "--yes"]);
+    bob.write_tool("bobs", "{}");
+    bob.ok(["sign", "tool", "team/bobs"]);
+    bob.ok(["lock", "update", "--all", "--scope", "project"]);
+    let error = ci_error(&bob, 4, "RYE0404");
+    let identities = check(&error["data"], "identities");
+    assert!(text(&identities["summary"]).contains(&bob.fingerprint()), "{error}");
+    assert!(identities["hints"].to_string().contains("rye keys publish"), "{error}");
+    let joined = bob.ok(["join"]);
+    assert!(joined.stderr.contains("rye keys publish"), "{joined}");
+    bob.ok(["keys", "publish"]);
+    assert_eq!(check(&bob.data(["ci"]), "identities")["status"], "passed");
+    assert!(!bob.ok(["join"]).stderr.contains("rye keys publish"));
+}
+
+#[test]
+fn ci_compares_the_lockfiles_of_the_project() {
+    let alice = pinned_founder();
+    let bob = Member::clone_of(&alice, "bob");
+    bob.ok(["join", "--yes"]);
+    bob.ok(["execute", "team/hi"]);
+    bob.ok(["lock", "update", "team/hi", "--scope", "user"]);
+    alice.write_tool("hi", "{'said': 'hi again'}");
+    alice.ok(["sign", "tool", "team/hi"]);
+    alice.ok(["lock", "update", "--all", "--scope", "project"]);
+    alice.commit();
+    bob.pull(&alice);
+    bob.assert_refused(["execute", "team/hi"], 8, "RYE0501");
+    bob.ok(["lock", "check", "--scope", "project"]);
+    let error = bob.assert_refused(["lock", "check"], 8, "RYE0506");
+    let hints = error["hints"].to_string();
+    assert!(hints.contains("rye lock update ID") && !hints.contains("--all"), "{error}");
+    bob.ok(["lock", "update", "team/hi"]);
+    bob.ok(["lock", "check"]);
+    bob.ok(["execute", "team/hi"]);
 }

@@ -160,3 +160,86 @@ fn files_of_other_machines_need_a_yes() {
     assert!(!mine.exists());
     user.ok(["export", "claude-code", "--check"]);
 }
+
+/// A project whose skill was imported from `.claude/skills/mine`, then edited and signed.
+fn with_edited_skill() -> User {
+    let user = User::initialized();
+    user.context
+        .write("project/.claude/skills/mine/SKILL.md", "---\nname: My Skill\ndescription: d\n---\n\nOne.\n");
+    user.context.write("project/.claude/skills/mine/notes.md", "Notes.\n");
+    user.ok(["import", ".claude/skills/mine", "--yes"]);
+    let item = user.project().join(".ai/knowledge/skills/My-Skill.md");
+    let text = fs::read_to_string(&item).expect("an item");
+    fs::write(&item, text.replace("One.", "Two.")).expect("written");
+    user.ok(["sign", "knowledge", "skills/My-Skill"]);
+    user
+}
+
+#[test]
+fn edited_import_goes_back_to_its_source() {
+    let user = with_edited_skill();
+    let source = user.project().join(".claude/skills/mine/SKILL.md");
+    let error = user.run(["--json", "export", "--check"]).error(1, "RYE1007");
+    let files = &error["data"]["clients"][0]["files"];
+    assert_eq!(files[0]["path"], json!(".claude/skills/mine/SKILL.md"), "{error}");
+    assert_eq!(files[0]["state"], json!("stale"), "{error}");
+    let planned = user.ok(["export", "claude-code", "--dry-run"]);
+    assert!(planned.stdout.contains("would export: 1 file written, 1 already current"), "{planned}");
+    assert!(fs::read_to_string(&source).expect("a file").contains("One."));
+    let written = user.ok(["export", "claude-code", "--yes"]);
+    assert!(
+        written.stdout.contains("exported: 1 file written, 1 already current for claude-code"),
+        "{written}"
+    );
+    let text = fs::read_to_string(&source).expect("a file");
+    assert_eq!(text, "---\nname: My Skill\ndescription: d\n---\n\nTwo.\n");
+    assert!(!user.project().join(".claude/skills/My-Skill").exists());
+    user.ok(["export", "--check"]);
+    let again = user.data(["import", ".claude/skills/mine", "--yes"]);
+    assert_eq!(again["written"], json!(false), "{again}");
+}
+
+#[test]
+fn source_changed_since_import_is_kept() {
+    let user = with_edited_skill();
+    let source = user.project().join(".claude/skills/mine/SKILL.md");
+    fs::write(&source, "---\nname: My Skill\ndescription: d\n---\n\nThree.\n").expect("written");
+    let error = user.assert_refused(["export", "claude-code", "--yes"], 2, "RYE0104");
+    assert!(error["error"].to_string().contains("changed after it was imported"), "{error}");
+    let hints = error["hints"].to_string();
+    assert!(hints.contains("rye import .claude/skills/mine --theirs"), "{error}");
+    assert!(hints.contains("mv -n .claude/skills/mine/SKILL.md"), "{error}");
+    assert!(fs::read_to_string(&source).expect("a file").contains("Three."));
+    user.ok(["import", ".claude/skills/mine", "--theirs", "--yes"]);
+    user.ok(["export", "claude-code", "--yes"]);
+    assert!(fs::read_to_string(&source).expect("a file").contains("Three."));
+    user.ok(["export", "--check"]);
+}
+
+/// The signed item of a clone may name a file of the user's own as its source.
+#[test]
+fn imports_of_other_machines_need_a_yes() {
+    let user = with_edited_skill();
+    let source = user.project().join(".claude/skills/mine/SKILL.md");
+    let records = user.home().join(".ai/exports");
+    fs::remove_dir_all(&records).expect("removed");
+    let refused = user.run(["--json", "export", "claude-code", "--yes"]);
+    refused.error(2, "RYE0105");
+    assert!(fs::read_to_string(&source).expect("a file").contains("One."));
+    user.ok(["export", "claude-code", "--yes", "--take-over"]);
+    assert!(fs::read_to_string(&source).expect("a file").contains("Two."));
+}
+
+#[test]
+fn instructions_go_back_to_their_own_file() {
+    let user = User::initialized();
+    user.context.write("project/AGENTS.md", "# Agents\n");
+    user.context.write("project/CLAUDE.md", "# Claude\n");
+    user.ok(["import", "--all", "--yes"]);
+    let planned = user.data(["export", "claude-code", "--dry-run"]);
+    assert_eq!(planned["written"], json!(false));
+    assert_eq!(planned["files"][0]["item"], json!("knowledge:instructions/claude"), "{planned}");
+    assert_eq!(planned["files"][0]["state"], json!("current"), "{planned}");
+    user.ok(["export", "claude-code", "--yes"]);
+    assert_eq!(fs::read(user.project().join("CLAUDE.md")).expect("a file"), b"# Claude\n");
+}

@@ -120,6 +120,39 @@ fn second_import_changes_nothing() {
     assert_eq!(changed, Vec::<String>::new());
 }
 
+/// Of what was imported before, no more is said than that it is unchanged.
+#[test]
+fn unchanged_items_repeat_no_warnings() {
+    let user = with_client_files();
+    let first = user.ok(["import", "--all", "--yes"]);
+    assert!(first.stderr.contains("`scripts/count.py` is a program"), "{first}");
+    assert!(
+        first.stderr.contains("rye execute rye/mcp/manager action=refresh server=mcp/servers/files"),
+        "{first}"
+    );
+    let path = user.project().join(".claude/agents/file-reader.md");
+    let text = fs::read_to_string(&path).expect("a file");
+    fs::write(&path, text.replace("You read", "You only read")).expect("written");
+    let second = user.ok(["import", "--all", "--yes"]);
+    assert!(second.stderr.contains("`Bash(git:*)` comes in denied"), "{second}");
+    for part in ["is a program", "held a value", "action=refresh"] {
+        assert!(!second.stderr.contains(part), "{part}: {second}");
+    }
+}
+
+#[test]
+fn imported_server_hints_at_its_tools() {
+    let user = with_client_files();
+    user.ok(["import", "--all", "--yes"]);
+    let error = user.assert_refused(["execute", "mcp/servers/files"], 9, "RYE0314");
+    assert!(
+        error["hints"][0].as_str().is_some_and(
+            |hint| hint.contains("rye execute rye/mcp/manager action=refresh server=mcp/servers/files")
+        ),
+        "{error}"
+    );
+}
+
 #[test]
 fn changed_sources_update_what_was_not_edited() {
     let user = with_client_files();

@@ -332,3 +332,20 @@ fn glob_leaves_what_others_signed() {
     let taken = bob.data(["sign", "**", "--take-over", "--yes"]);
     assert!(taken.get("left").is_none(), "{taken}");
 }
+
+#[test]
+fn glob_leaves_changed_items_of_others() {
+    let alice = Member::founder("alice");
+    let bob = Member::clone_of(&alice, "bob");
+    bob.ok(["join", "--yes"]);
+    let path = bob.user.project().join(".ai/tools/team/hi.py");
+    let changed = format!("{}\n# a change\n", fs::read_to_string(&path).expect("the tool"));
+    fs::write(&path, &changed).expect("written");
+    let left = bob.data(["sign", "team/*"])["left"].clone();
+    assert_eq!(left[0]["changed"], json!(true), "{left}");
+    let held = bob.assert_refused(["sign", "team/*", "--take-over"], 2, "RYE0105");
+    assert_eq!(held["data"]["held"][0]["state"], "other", "{held}");
+    assert_eq!(fs::read_to_string(&path).expect("the tool"), changed, "nothing was written");
+    let signed = bob.data(["sign", "tool", "team/hi"]);
+    assert_eq!(signed["replaced"], json!(alice.fingerprint()), "{signed}");
+}

@@ -96,6 +96,23 @@ fn symlinked_config_stays_a_link() {
     assert!(fs::read_to_string(&real).expect("a file").contains("mcpServers"));
 }
 
+/// What an installation made is gone again; what is the user's own stays.
+#[test]
+fn uninstall_removes_a_file_it_empties() {
+    let user = User::initialized();
+    for client in ["claude-code", "codex", "goose"] {
+        user.ok(["mcp", "install", client]);
+        assert!(path(&user, client).is_file(), "{client}");
+        user.ok(["mcp", "uninstall", client]);
+        assert!(!path(&user, client).exists(), "{client}");
+    }
+    let other = "{\n  \"mcpServers\": {\n    \"other\": {\n      \"command\": \"other\"\n    }\n  }\n}\n";
+    user.context.write("project/.mcp.json", other);
+    user.ok(["mcp", "install", "claude-code"]);
+    user.ok(["mcp", "uninstall", "claude-code"]);
+    assert_eq!(fs::read_to_string(path(&user, "claude-code")).expect("a file"), other);
+}
+
 #[test]
 fn other_names_of_clients_are_accepted() {
     let user = User::initialized();
@@ -158,7 +175,8 @@ fn uninstall_restores_the_config() {
         user.ok(["mcp", "install", client]);
         assert_eq!(user.data(["mcp", "uninstall", client])["changed"], true, "{client}");
         assert_eq!(user.data(["mcp", "uninstall", client])["changed"], false, "{client}");
-        assert!(!fs::read_to_string(path(&user, client)).expect("a file").contains("rye"), "{client}");
+        let left = fs::read_to_string(path(&user, client)).unwrap_or_default();
+        assert!(!left.contains("rye"), "{client}: {left}");
     }
     assert_eq!(user.context.text("home/.codex/config.toml"), before);
     user.context.write("home/.cursor/mcp.json", "{\"mcpServers\": {\"rye\": {\"command\": \"another\"}}}");

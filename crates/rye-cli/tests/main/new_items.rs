@@ -66,6 +66,47 @@ fn new_bundle_items_can_be_packed() {
 }
 
 #[test]
+fn every_new_item_passes_its_own_check() {
+    let user = User::initialized();
+    let assert_valid = |item_type: &str, id: &str, words: &[&str]| {
+        user.ok([&["new", item_type, id][..], words].concat());
+        let signed = user.data(["sign", item_type, id]);
+        assert_eq!((&signed["unchanged"], signed.get("warnings")), (&json!(true), None), "{id}: {signed}");
+    };
+    for folder in ["", "team/", "team/deep/er/", "12/"] {
+        for language in ["python", "js", "ts", "bash"] {
+            assert_valid("tool", &format!("{folder}t-{language}"), &["--lang", language]);
+        }
+        assert_valid("directive", &format!("{folder}flow"), &[]);
+        for name in ["faq", "12", "on", "Null", "1.5", "_a-b"] {
+            assert_valid("knowledge", &format!("{folder}{name}"), &[]);
+        }
+    }
+    user.ok(["new", "tool", "7", "--lang", "bash"]);
+    assert_eq!(user.data(["test", "7"])["passed"], 1);
+    user.ok(["new", "bundle", "12-b", "--lang", "bash"]);
+    assert_eq!(user.data(["verify"])["full"], user.data(["verify"])["checked"]);
+}
+
+#[test]
+fn refused_new_items_leave_no_file() {
+    let user = User::initialized();
+    for (id, meant) in [
+        ("team-x/my-flow", "rye new directive team-x/my_flow"),
+        ("Team/Foo", "rye new directive Team/foo"),
+        ("9nine", "rye new directive nine"),
+    ] {
+        let error = user.assert_refused(["new", "directive", id], 2, "RYE0101");
+        assert_eq!(error["hints"], json!([format!("did you mean: {meant}")]), "{error}");
+        user.ok(meant.split(' ').skip(1));
+    }
+    user.assert_refused(["new", "directive", "team/12"], 2, "RYE0101");
+    // Of a bundle's items, none is made if one cannot be.
+    user.write("knowledge/gifts/readme.md", "taken\n");
+    user.assert_refused(["new", "bundle", "gifts", "--lang", "bash"], 2, "RYE0104");
+}
+
+#[test]
 fn new_never_overwrites() {
     let user = User::initialized();
     user.ok(["new", "tool", "team/greet"]);

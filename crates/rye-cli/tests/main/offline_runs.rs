@@ -4,7 +4,8 @@ use serde_json::{Value, json};
 
 use crate::mcp_client::Client;
 use crate::support::{User, run};
-use crate::thread_run::{FILES, write_directive};
+use crate::thread_run::{FILES, newest_thread, threads, write_directive};
+use crate::tool_support::write_function;
 
 #[test]
 fn directive_without_actions_needs_a_model() {
@@ -35,11 +36,62 @@ fn failed_action_fails_an_offline_run() {
     let run = user.run(["run", "team/read"]);
     assert_eq!(run.exit, 1, "{run}");
     assert!(run.stderr.contains("action 1 (`execute rye/file-system/read`) failed"), "{run}");
-    // Nothing is granted: the call is denied.
+    // Nothing is granted: there is no tool to call.
     write_directive(&user, "denied", "", &read("missing.txt"), "Read.");
     let run = user.run(["run", "team/denied"]);
     assert_eq!(run.exit, 1, "{run}");
     assert!(run.stderr.contains("no model was asked what to do instead"), "{run}");
+    let other = grant.replace("read", "write");
+    write_directive(&user, "denied", &other, &read("missing.txt"), "Read.");
+    let run = user.run(["run", "team/denied"]);
+    assert_eq!(run.exit, 1, "{run}");
+    assert!(run.stderr.contains("to allow `execute tool rye/file-system/read`, add it to"), "{run}");
+}
+
+#[test]
+fn changed_tool_of_a_run_names_the_command() {
+    let user = User::initialized();
+    // A grant of this tool alone would have it checked before the thread starts.
+    let grant = "<permissions><execute><tool>examples.*</tool></execute></permissions>";
+    let body = "<process><execute item_type=\"tool\" item_id=\"examples/hello\"/></process>";
+    write_directive(&user, "hello", grant, body, "Say hello.");
+    let path = user.project().join(".ai/tools/examples/hello.py");
+    let mut tool = std::fs::read_to_string(&path).expect("a tool");
+    tool.push_str("\n# changed\n");
+    std::fs::write(&path, tool).expect("written");
+    let failed = user.run(["run", "team/hello"]);
+    assert_eq!(failed.exit, 1, "{failed}");
+    assert!(failed.stderr.contains("tool:examples/hello: rye verify tool examples/hello;"), "{failed}");
+    assert!(!failed.stderr.contains("rye sign"), "nothing is to be signed unread: {failed}");
+}
+
+#[test]
+fn thread_without_model_is_not_continued() {
+    let user = User::initialized();
+    user.ok(["run", "examples/greet", "name=Ada"]);
+    let id = newest_thread(&user);
+    let refused = user.run(["--json", "run", "examples/greet", "--continue", &id]).error(2, "RYE0104");
+    assert!(refused["error"].to_string().contains("ran without a model"), "{refused}");
+    assert_eq!(threads(&user).len(), 1, "no thread was made");
+}
+
+#[test]
+fn stopped_action_runs_again_after_more_time() {
+    let user = User::initialized();
+    let body = "import os, time\nwhile not os.path.exists(os.path.join(project_path, 'go')):\n    time.sleep(0.05)\nreturn {'words': 3}";
+    write_function(&user, "slow", body);
+    let grant = "<permissions><execute><tool>team.slow</tool></execute></permissions>";
+    let process = "<outputs><output name=\"words\" type=\"integer\" required=\"true\">How many</output></outputs>\
+         <process><execute item_type=\"tool\" item_id=\"team/slow\"/></process>";
+    write_directive(&user, "report", grant, process, "Report.");
+    let stopped = user.run(["run", "team/report", "--limit", "duration_seconds=4"]);
+    assert_eq!(stopped.exit, 6, "{stopped}");
+    assert!(stopped.stderr.contains("team/slow` was stopped and needs more time"), "{stopped}");
+    let command = format!("rye thread resume {} --limit duration_seconds=+60", newest_thread(&user));
+    assert!(stopped.stderr.contains(&command), "{stopped}");
+    user.context.write("project/go", "");
+    let resumed = user.ok(command.split_whitespace().skip(1));
+    assert_eq!(resumed.json(), json!({"words": 3}), "{resumed}");
 }
 
 #[test]

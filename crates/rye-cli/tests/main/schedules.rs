@@ -242,3 +242,27 @@ fn schedule_that_never_starts_is_refused() {
     assert!(text(&error["error"]).contains("would never start"), "{error}");
     assert_eq!(user.data(["schedule", "list"])["schedules"], json!([]));
 }
+
+#[test]
+fn background_watcher_is_named_and_ends_itself() {
+    let user = User::initialized();
+    let none = user.ok(["schedule", "watch", "--background"]);
+    assert!(none.stderr.contains("no schedules"), "{none}");
+    user.ok(["schedule", "watch", "--until-none"]);
+    write_note_directive(&user);
+    user.ok(["schedule", "add", "team/note", "--every", "5m", "--provider", "offline"]);
+    user.ok(["schedule", "watch", "--background"]);
+    let pid = || user.data(["schedule", "list"])["watcher_pid"].as_u64();
+    assert!(eventually(|| pid().is_some()), "{}", user.data(["schedule", "list"]));
+    let pid = pid().expect("a process");
+    let listed = user.ok(["schedule", "list"]);
+    assert!(listed.stderr.contains(&format!("to stop it: kill {pid}")), "{listed}");
+    let again = user.ok(["schedule", "watch", "--background"]);
+    assert!(again.stderr.contains(&format!("kill {pid}")), "{again}");
+    let stopped = user.program("sh").args(["-c", &format!("kill {pid}")]).status().expect("a shell");
+    assert!(stopped.success());
+    let is_watched = || user.data(["schedule", "list"])["is_watched"] == json!(true);
+    assert!(eventually(|| !is_watched()), "{}", user.data(["schedule", "list"]));
+    user.ok(["schedule", "remove", "team/note"]);
+    user.ok(["schedule", "watch", "--until-none"]);
+}

@@ -123,3 +123,50 @@ fn missing_executor_warns_and_does_not_run() {
     );
     user.assert_refused(["execute", "tool", "team/deploy"], 9, "RYE0313");
 }
+
+#[test]
+fn syntax_errors_point_at_their_line() {
+    let user = User::initialized();
+    let first_problem = |body: &str| {
+        user.write("tools/team/deploy.py", tool("rye/core/runtimes/python/function", body));
+        let error = user.assert_refused(["sign", "tool", "team/deploy"], 9, "RYE0301");
+        assert_eq!(error.get("warnings"), None, "{error}");
+        places(&error["problems"]).remove(0)
+    };
+    let name = "__tool_name__ = \"deploy\"\n\n";
+    let colon = format!("{name}def execute(params, project_path)\n    x = 1\n    return {{\"a\": x}}\n");
+    assert_eq!(first_problem(&colon), (8, "Syntax error".to_owned()));
+    let deep = format!("{name}def execute(params):\n    x = 1\n      y = 2\n");
+    let reason = "Indentation error: the line does not begin where the lines of its block do";
+    assert_eq!(first_problem(&deep), (10, reason.to_owned()));
+    // What names it has is not known.
+    assert_eq!(first_problem("def execute(:\n").1, "Syntax error");
+}
+
+#[test]
+fn misspelled_executor_names_the_nearest() {
+    let user = User::initialized();
+    let meant = "did you mean `rye/core/runtimes/python/function`?";
+    let source =
+        tool("rye/core/runtimes/pyton/function", "__tool_name__ = \"deploy\"\n\ndef execute(params): pass\n");
+    user.write("tools/team/deploy.py", source);
+    let signed = user.data(["sign", "tool", "team/deploy"]);
+    assert!(text(&signed["warnings"][0]["message"]).ends_with(meant), "{signed}");
+    let error = user.assert_refused(["execute", "tool", "team/deploy"], 9, "RYE0313");
+    assert_eq!(error["hints"][0], meant, "{error}");
+    user.write("tools/team/deploy.py", tool("python_runtme", "__tool_name__ = \"deploy\"\n"));
+    user.ok(["sign", "tool", "team/deploy"]);
+    let error = user.assert_refused(["execute", "tool", "team/deploy"], 9, "RYE0313");
+    assert_eq!(error["hints"][0], "did you mean `python_runtime`?", "{error}");
+}
+
+#[test]
+fn knowledge_without_metadata_names_every_field() {
+    let user = User::initialized();
+    user.write("knowledge/team/faq.md", "# Questions\n");
+    let error = user.assert_refused(["sign", "knowledge", "team/faq"], 9, "RYE0301");
+    let problem = text(&error["problems"][0]["message"]);
+    for field in ["name", "title", "version", "entry_type", "category"] {
+        assert!(problem.contains(field), "{problem}");
+    }
+}

@@ -54,6 +54,46 @@ fn approved_gate_resumes_after_exit_6() {
     user.run(["--json", "thread", "approve", &id]).error(3, "RYE1119");
 }
 
+/// Changes the registry as a process without the user's secret would.
+fn change_database(user: &User, sql: &str) {
+    let script =
+        "import sqlite3, sys\nbase = sqlite3.connect(sys.argv[1])\nbase.execute(sys.argv[2])\nbase.commit()";
+    let database = user.project().join(".ai/threads/registry.db");
+    let status = Command::new("python3").args(["-c", script]).arg(database).arg(sql).status();
+    assert!(status.expect("python3 runs").success(), "{sql}");
+}
+
+#[test]
+fn forged_thread_is_not_answered() {
+    let user = User::initialized();
+    write_gate(&user, "tell");
+    assert_eq!(user.run(["run", "team/gate"]).exit, 6);
+    let id = newest_thread(&user);
+    let open = approvals(&user);
+    change_database(&user, &format!("UPDATE threads SET turns = turns + 1 WHERE thread_id = '{id}'"));
+    for answer in ["approve", "deny"] {
+        let refused = user.run(["thread", answer, &id]);
+        assert_eq!(refused.exit, 4, "{refused}");
+        assert!(refused.stderr.contains("error[RYE1113]"), "{refused}");
+        assert!(!refused.stderr.contains("approved ") && !refused.stderr.contains("denied "), "{refused}");
+    }
+    assert_eq!(approvals(&user), open, "the question is still open");
+}
+
+#[test]
+fn changed_question_names_the_way_out() {
+    let user = User::initialized();
+    write_gate(&user, "tell");
+    assert_eq!(user.run(["run", "team/gate"]).exit, 6);
+    let id = newest_thread(&user);
+    change_database(&user, "UPDATE approvals SET what = 'May I read?'");
+    let refused = user.run(["--json", "thread", "approve", &id]).error(4, "RYE1113");
+    let hints = refused["hints"].to_string();
+    assert!(hints.contains(&format!("rye thread cancel {id}")), "{refused}");
+    assert!(!hints.contains("rye thread approve"), "{refused}");
+    user.ok(["thread", "cancel", &id]);
+}
+
 #[test]
 fn denial_ends_or_informs_the_thread() {
     let user = User::initialized();
@@ -308,13 +348,17 @@ fn newer_protocol_retry_resumes_the_thread() {
 
 /// Every write waits for the user, and a directive writes these files.
 fn write_risky(user: &User, paths: &[&str]) {
+    write_risky_lines(user, paths, 100);
+}
+
+fn write_risky_lines(user: &User, paths: &[&str], lines: usize) {
     let config = "version: \"1.0.0\"\ncategory: agent\nname: capability_risk\ndescription: Mine\nschema_version: \"1.0.0\"\nrisk_levels:\n  write:\n    description: Changes files\n    policy: approval_required\n";
     user.write_user("config/agent/capability_risk.yaml", config);
     user.ok(["sign", "config", "agent/capability_risk", "--space", "user"]);
     let write = |path: &&str| {
         format!(
             "<execute item_type=\"tool\" item_id=\"rye/file-system/write\"><param name=\"path\" value=\"{path}\"/><param name=\"content\" value=\"{}\"/></execute>\n",
-            format!("to \u{202e}{path} ").repeat(100)
+            format!("to \u{202e}{path} ").repeat(lines)
         )
     };
     let process: String = paths.iter().map(write).collect();
@@ -347,6 +391,23 @@ fn approvals_show_every_argument() {
         full.contains("to \\u{202e}a.txt ".repeat(100).trim_end()) && !full.contains("more characters"),
         "{full}"
     );
+}
+
+#[test]
+fn mcp_shows_arguments_to_their_end() {
+    let user = User::initialized();
+    write_risky(&user, &["a.txt"]);
+    let mut client = Client::connect_with_consent(&user, consent());
+    client.call("rye_execute", fork_arguments("team/risky"));
+    let message = text(&client.questions[0]["message"]);
+    assert!(message.contains("to \\u{202e}a.txt ".repeat(100).trim_end()), "{message}");
+    assert!(user.context.project().join("a.txt").exists());
+    // What is too long to be read there is not asked there.
+    write_risky_lines(&user, &["b.txt"], 1000);
+    let refused = client.call_error("rye_execute", fork_arguments("team/risky"), "RYE1133");
+    assert!(refused["hints"].to_string().contains("--full"), "{refused}");
+    assert_eq!(client.questions.len(), 1);
+    assert!(!user.context.project().join("b.txt").exists());
 }
 
 #[test]

@@ -139,7 +139,12 @@ fn prune_confirms_and_keeps_active_threads() {
     let would = user.data(["thread", "prune", "--keep", "1", "--dry-run"])["would_prune"].clone();
     assert_eq!(would.as_array().map(Vec::len), Some(2), "{would}");
     assert_eq!(threads(&user).len(), 4);
-    user.assert_refused(["thread", "prune", "--keep", "1"], 2, "RYE0105");
+    let refusal = user.assert_refused(["thread", "prune", "--keep", "1", "--delete"], 2, "RYE0105");
+    let hints = json!([
+        "if you agree: rye thread prune --keep 1 --delete --yes",
+        "to see which: rye thread prune --keep 1 --delete --dry-run",
+    ]);
+    assert_eq!(refusal["hints"], hints, "{refusal}");
     let gone = user.data(["thread", "prune", "--keep", "1", "--yes"])["pruned"].clone();
     assert_eq!(gone, would);
     let gone = user.data(["thread", "prune", "--older-than", "0", "--delete", "--yes"])["pruned"].clone();

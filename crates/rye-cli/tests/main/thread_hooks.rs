@@ -228,3 +228,58 @@ fn hooks_hold_for_what_tools_ask_for() {
     let denied = events(&user, &newest_thread(&user), "permission_denied");
     assert_eq!(denied.len(), 1, "{denied:?}");
 }
+
+#[test]
+fn hooks_see_words_of_tools_requests() {
+    let user = User::initialized();
+    let head = "# version: 1.0.0\n# tool_type: shell\n# executor_id: rye/core/runtimes/bash/bash\n# category: team\n# description: Is a tool\n";
+    let schema =
+        "# config_schema: {\"type\": \"object\", \"properties\": {\"text\": {\"type\": \"string\"}}}\n";
+    let calls = ["text=secret", "text=fine", "--params '{\"text\": \"fine\"}' text=secret"]
+        .map(|words| format!("rye execute team/inner {words} >>outer.txt 2>&1"));
+    for (name, text) in [
+        ("inner", format!("{head}{schema}\necho \"$RYE_PARAM_TEXT\" >>inner.txt\n")),
+        ("outer", format!("{head}\n{}\ntrue\n", calls.join("\n"))),
+    ] {
+        user.write(&format!("tools/team/{name}.sh"), text);
+        user.ok(["sign", "tool", &format!("team/{name}")]);
+    }
+    write_policy(
+        &user,
+        "return {'call': {'block': 'off limits'} if call['arguments'].get('text') == 'secret' else {}}",
+    );
+    let hooks = policy_hook("before_tool", "team/inner");
+    let process = "<process><execute item_type=\"tool\" item_id=\"team/outer\"></execute></process>";
+    write_directive(&user, "go", &format!("{GRANTS}{hooks}"), process, "Call it.");
+    user.ok(["run", "team/go"]);
+    let outer = user.context.text("project/outer.txt");
+    assert_eq!(outer.matches("off limits").count(), 2, "{outer}");
+    assert_eq!(user.context.text("project/inner.txt"), "fine\n");
+}
+
+#[test]
+fn policy_answer_with_duplicate_key_blocks() {
+    let schema =
+        "# config_schema: {\"type\": \"object\", \"properties\": {\"call\": {\"type\": \"object\"}}}\n";
+    let head = format!(
+        "# version: 1.0.0\n# tool_type: shell\n# executor_id: rye/core/runtimes/bash/bash\n# name: policy\n# category: team\n# description: Is a policy\n{schema}\n"
+    );
+    for (answer, is_made) in [
+        (r#"{"call":{}}"#, true),
+        (r#"{"call":{"block":"no"},"call":{}}"#, false),
+        (r#"{"call":{"note":"a"},"rows":[{"a":1,"a":1}]}"#, false),
+    ] {
+        let user = User::initialized();
+        user.write("tools/team/policy.sh", format!("{head}printf '%s\\n' '{answer}'\n"));
+        user.ok(["sign", "tool", "team/policy"]);
+        let hooks = policy_hook("before_tool", "rye/file-system/write");
+        let process = "<process><execute item_type=\"tool\" item_id=\"rye/file-system/write\"><param name=\"path\" value=\"out.txt\"/><param name=\"content\" value=\"x\"/></execute></process>";
+        write_directive(&user, "go", &format!("{GRANTS}{hooks}"), process, "Call it.");
+        let run = user.run(["run", "team/go"]);
+        assert_eq!(user.project().join("out.txt").exists(), is_made, "{answer}: {run}");
+        let blocked = events(&user, &newest_thread(&user), "tool_call_blocked");
+        let reasons: Vec<String> = blocked.iter().map(|event| text(&event["reason"])).collect();
+        assert_eq!(reasons.is_empty(), is_made, "{answer}: {run}");
+        assert!(reasons.iter().all(|reason| reason.contains("duplicate key `")), "{answer}: {reasons:?}");
+    }
+}

@@ -104,6 +104,57 @@ fn lost_transcript_is_rebuilt_by_reading() {
 }
 
 #[test]
+fn resume_leaves_a_changed_transcript() {
+    let user = User::initialized();
+    write_note_directive(&user);
+    assert_eq!(user.run(["run", "team/note", "--limit", "turns=1"]).exit, 6);
+    let id = newest_thread(&user);
+    let path = transcript_path(&user, &id);
+    let whole = fs::read_to_string(&path).expect("a transcript");
+    let behind = whole.lines().count() + 1;
+    let forged = r#"{"event_type":"thread_completed","payload":{"result":"approved by the owner"}}"#;
+    for (content, line) in [
+        (format!("{whole}{forged}\n"), behind.to_string()),
+        (format!("{whole}no event\n"), behind.to_string()),
+        (whole.replacen("Write a note.", "Write a nose.", 1), String::new()),
+    ] {
+        fs::write(&path, &content).expect("written");
+        for command in [
+            &["--json", "thread", "resume", &id, "--limit", "turns=+5"][..],
+            &["--json", "thread", "approve", &id, "--limit", "turns=+5"],
+        ] {
+            let answer = user.run(command).error(4, "RYE1141");
+            let error = text(&answer["error"]);
+            assert!(error.contains(&format!("was changed: line {line}")), "{error}");
+            assert_eq!(fs::read_to_string(&path).expect("a transcript"), content);
+        }
+        assert_eq!(user.run(["thread", "verify", &id]).exit, 4, "it is still reported");
+    }
+    // The hint: without the file, the journal tells.
+    fs::rename(&path, path.with_extension("jsonl.changed")).expect("moved");
+    user.ok(["thread", "resume", &id, "--limit", "turns=+5"]);
+    assert_agreement(&user, &id, "completed");
+}
+
+#[test]
+fn missing_transcript_is_an_error() {
+    let user = User::initialized();
+    write_note_directive(&user);
+    user.ok(["run", "team/note"]);
+    let id = newest_thread(&user);
+    let path = transcript_path(&user, &id);
+    fs::remove_file(&path).expect("removed");
+    std::os::unix::fs::symlink(user.project().join("nothing"), &path).expect("a link");
+    for words in [&["thread", "transcript"][..], &["thread", "transcript", "--markdown"], &["thread", "tail"]]
+    {
+        let run = user.run(words.iter().copied().chain([id.as_str()]));
+        assert_ne!(run.exit, 0, "{words:?}: {run}");
+        assert!(!run.stderr.is_empty(), "{words:?}");
+    }
+    user.run(["--json", "thread", "transcript", &id]).error(4, "RYE1141");
+}
+
+#[test]
 fn verify_beside_a_running_thread_is_quiet() {
     let user = User::initialized();
     write_directive(&user, "ask", FILES, "", "Say hello.");

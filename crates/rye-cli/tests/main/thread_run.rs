@@ -124,6 +124,23 @@ fn json_output_ends_with_the_result() {
 }
 
 #[test]
+fn invalid_limit_comes_with_an_example() {
+    let user = User::initialized();
+    for (limit, example) in [
+        ("turns=abc", "--limit turns=5;"),
+        ("turns=1.5", "--limit turns=5;"),
+        ("spend=much", "--limit spend=0.25;"),
+        ("duration_seconds=10s", "--limit duration_seconds=600;"),
+    ] {
+        for command in [&["run", "examples/greet"][..], &["thread", "resume", "0a1b"]] {
+            let words = [&["--json"], command, &["--limit", limit]].concat();
+            let error = run(user.command().args(words)).error(2, "RYE0104");
+            assert!(text(&error["hints"][0]).contains(example), "{limit}: {error}");
+        }
+    }
+}
+
+#[test]
 fn failed_start_leaves_no_thread() {
     let user = User::initialized();
     write_note_directive(&user);

@@ -89,8 +89,28 @@ fn thread_is_found_by_id_prefix() {
     assert_eq!(data["outputs"]["greeting"], "Hello, Ada!", "{data}");
     assert_eq!(data["limits"]["turns"], 4, "{data}");
     let output = user.ok(["thread", "show", &id]);
-    for part in ["✓ examples/greet completed", "turns      2 of 4", "Hello, Ada!", "--continue"] {
+    for part in ["✓ examples/greet completed", "turns      2 of 4", "Hello, Ada!"] {
         assert!(output.stdout.contains(part), "{part}: {output}");
+    }
+    assert!(!output.stdout.contains("--continue"), "no model could continue: {output}");
+}
+
+#[test]
+fn resume_completes_only_stopped_threads() {
+    let user = User::initialized();
+    user.ok(["run", "examples/greet", "name=Ada"]);
+    let ended = newest_thread(&user);
+    user.run(["run", "examples/greet", "name=Ada", "--limit", "turns=1"]);
+    let suspended = newest_thread(&user);
+    let offered = |command: &str| {
+        let mut completion = user.command();
+        completion.env("COMPLETE", "bash").env("_CLAP_COMPLETE_INDEX", "3").env("_CLAP_IFS", "\n");
+        let listed = run(completion.args(["--", "rye", "thread", command, "thread-"]));
+        listed.stdout.lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(offered("show"), [suspended.clone(), ended]);
+    for command in ["resume", "approve", "deny", "cancel"] {
+        assert_eq!(offered(command), [suspended.as_str()], "{command}");
     }
 }
 
@@ -128,6 +148,7 @@ fn tail_follows_a_thread_to_its_end() {
     assert!(tail.wait().expect("an end").success());
     assert!(running.wait().expect("an end").success());
     let events = user.ok(["--json", "thread", "tail", &id]);
+    assert_eq!(user.ok(["--json", "thread", "tail"]).stdout, events.stdout, "the latest without an id");
     let kinds: Vec<String> = events
         .stdout
         .lines()

@@ -32,7 +32,7 @@ fn untrusted_item_names_three_ways() {
     let (user, author) = with_foreign_tool();
     let error = user.assert_refused(["load", "tool", "team/x"], 4, "RYE0404");
     let hints = hints(&error);
-    assert!(hints[0].contains("in this project only: rye join"), "{hints:?}");
+    assert!(hints[0].contains("rye keys publish") && hints[0].ends_with(": rye join"), "{hints:?}");
     assert!(
         hints[1].contains(&author.fingerprint()) && hints[1].contains("in this project only"),
         "{hints:?}"

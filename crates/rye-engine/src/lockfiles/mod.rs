@@ -157,10 +157,20 @@ pub(crate) fn compare_lockfile(
 /// # Errors
 /// When a lockfile is damaged, or the tool's version cannot name one.
 pub fn check(engine: &Engine, resolved: &ResolvedTool) -> Result<LockState> {
+    check_in(engine, resolved, None)
+}
+
+/// As [`check`]; with a tier, only its lockfiles are compared.
+pub(crate) fn check_in(
+    engine: &Engine,
+    resolved: &ResolvedTool,
+    tier: Option<SpaceTier>,
+) -> Result<LockState> {
     let providers = bundle_providers(engine);
+    let is_compared = |found: SpaceTier| tier.is_none_or(|tier| tier == found);
     let (mut lockfiles, mut stale) = (Vec::new(), None);
     let all = locations::effective_lockfiles(engine, resolved)?;
-    for found in all.iter() {
+    for found in all.iter().filter(|found| is_compared(found.tier)) {
         match (compare_resigned(engine, &found.lockfile, resolved, &providers), found.tier) {
             (LockComparison::Matches, _) => lockfiles.push(found.path.clone()),
             // A bundle's lockfile pins other bundles of its time, and cannot be replaced here.
@@ -179,7 +189,7 @@ pub fn check(engine: &Engine, resolved: &ResolvedTool) -> Result<LockState> {
         }
     }
     // However well an older version is signed, and even if it was pinned once: it is not the one that was agreed to last.
-    if let Some(newer) = all.newer.first() {
+    if let Some(newer) = all.newer.iter().find(|newer| is_compared(newer.tier)) {
         let pinned = newer.lockfile.as_ref().map_err(Clone::clone)?;
         let differences = vec![locations::newer::difference(pinned, resolved)];
         return Ok(LockState::Mismatch(Box::new(build_mismatch(

@@ -213,7 +213,7 @@ fn unset_error(id: &ItemId, first: &str, unset: &BTreeSet<String>) -> Error {
         .hint(format!("if it may be empty, write ${{{first}:-}} in the server's item and sign it"))
 }
 
-fn is_server_item(fields: &Map<String, Value>) -> bool {
+pub(crate) fn is_server_item(fields: &Map<String, Value>) -> bool {
     matches!(fields.get("tool_type").and_then(Value::as_str), Some("mcp-server" | "mcp_server"))
 }
 

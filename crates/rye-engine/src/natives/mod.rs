@@ -12,6 +12,8 @@ use crate::engine::Engine;
 use crate::error::Result;
 use crate::verbs::execute::ExecuteRequest;
 
+pub(crate) use mcp_servers::is_server_item;
+
 /// Whether a function may take long. Those that start servers and tests may.
 pub(crate) fn may_block(engine: &Engine, name: &str) -> bool {
     engine.natives.iter().find(|tool| tool.name() == name).is_none_or(|tool| tool.may_block())

@@ -158,13 +158,14 @@ pub fn ci(engine: &Engine, cancel: &CancelToken, progress: verify::VerifyProgres
 fn check_identities(engine: &Engine) -> CiCheck {
     let forged = join::forged_identities(engine);
     let count = engine.workspace.project_documents().len();
-    match join::forged_error(&forged) {
-        None if count == 0 => CiCheck::empty("identities", "the project has none"),
-        None => CiCheck::passed("identities", format!("{} of its signers", counted_identities(count))),
-        Some(error) => {
-            let problems = forged.iter().map(|one| format!("{}: {}", one.path, one.reason)).collect();
-            CiCheck::failed("identities", &error, problems)
-        }
+    if let Some(error) = join::forged_error(&forged) {
+        let problems = forged.iter().map(|one| format!("{}: {}", one.path, one.reason)).collect();
+        return CiCheck::failed("identities", &error, problems);
+    }
+    match (join::unpublished_error(engine), count) {
+        (Some(error), _) => CiCheck::failed("identities", &error, Vec::new()),
+        (None, 0) => CiCheck::empty("identities", "the project has none"),
+        (None, _) => CiCheck::passed("identities", format!("{} of its signers", counted_identities(count))),
     }
 }
 
@@ -302,7 +303,7 @@ fn check_tests(engine: &Engine, cancel: &CancelToken) -> CiCheck {
     let mut error = Error::new(code, failure.message);
     error = match code {
         Code::ToolDenied => error.hint(trust::APPROVAL_HINT),
-        _ => error.hint("run them alone: rye execute rye/dev/test_runner"),
+        _ => error.hint("run them alone: rye test"),
     };
     let results = failure.data.as_ref().and_then(|data| data.get("results")).and_then(Value::as_array);
     let problems = results.into_iter().flatten().filter_map(failed_case).collect();

@@ -21,6 +21,7 @@ use crate::error_refused::phrase;
 use crate::verbs::verify::{self, VerifyProgress};
 use crate::verbs::{bundles, config, keys};
 
+mod interpreters;
 mod placeholders;
 
 /// How bad a finding is.
@@ -117,6 +118,7 @@ pub fn doctor(engine: &Engine, progress: VerifyProgress<'_>) -> DoctorReport {
     check_config(engine, &verification, &mut findings);
     check_item_files(engine, &mut findings);
     check_items(engine, &verification, &mut findings);
+    interpreters::check(engine, &mut findings);
     check_index(engine, &mut findings);
     check_sandbox(engine, &mut findings);
     let count = |level| findings.0.iter().filter(|finding| finding.level == level).count();

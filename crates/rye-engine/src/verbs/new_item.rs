@@ -8,6 +8,7 @@ use rye_item::space::SpaceTier;
 use rye_item::{ItemId, ItemRef, ItemType, Space};
 use rye_space::AI_FOLDER;
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
@@ -129,15 +130,54 @@ pub struct NewItemResponse {
     pub notes: Vec<String>,
 }
 
+/// An item that is checked and signed, and not written yet.
+struct PlannedItem {
+    item: ItemRef,
+    language: Option<ToolLanguage>,
+    notes: Vec<String>,
+    /// Its file below `.ai`, and the signed text.
+    file: (PathBuf, Vec<u8>),
+    /// The file of its test, and the text.
+    test: Option<(PathBuf, String)>,
+}
+
 /// Makes an item and signs it.
 ///
 /// # Errors
-/// When there is no such space, the item or its test exists, no program for the tool is there, or there is no key.
+/// When there is no such space, the item or its test exists, its name is not one for its type, no program for the tool is
+/// there, or there is no key. Nothing is written then.
 pub fn create(engine: &Engine, request: &NewItemRequest) -> Result<NewItemResponse> {
+    let planned = plan(engine, request)?;
+    let mut written = write_all(engine, request.tier, vec![planned])?;
+    written.pop().ok_or_else(|| Error::new(Code::Io, "nothing was written"))
+}
+
+/// The items of a new bundle: a tool, a directive and a page of knowledge in a category of the bundle's name.
+///
+/// # Errors
+/// As [`create`]; nothing is made if any of them exists.
+pub fn create_bundle_items(
+    engine: &Engine,
+    category: &ItemId,
+    request: &NewItemRequest,
+) -> Result<Vec<NewItemResponse>> {
+    let names = [(ItemType::Tool, "hello"), (ItemType::Directive, "start"), (ItemType::Knowledge, "readme")];
+    let planned = names
+        .into_iter()
+        .map(|(item_type, name)| {
+            let item = ItemRef::new(item_type, ItemId::new(format!("{category}/{name}"))?);
+            plan(engine, &NewItemRequest { item, ..request.clone() })
+        })
+        .collect::<Result<Vec<_>>>()?;
+    write_all(engine, request.tier, planned)
+}
+
+/// Works out an item and checks it as signing does, before anything is written.
+fn plan(engine: &Engine, request: &NewItemRequest) -> Result<PlannedItem> {
     let item = &request.item;
     let ai = space_folder(engine, request.tier)?;
     refuse_existing(engine, item, request.tier)?;
-    // Before anything is written: an item that cannot be signed does not run.
+    // An item that cannot be signed does not run.
     engine.signing_key()?;
     let mut notes = Vec::new();
     let (extension, template, language) = match item.item_type {
@@ -152,21 +192,101 @@ pub fn create(engine: &Engine, request: &NewItemRequest) -> Result<NewItemRespon
                 .hint("set a value instead: rye config set KEY VALUE"));
         }
     };
-    let relative = PathBuf::from(format!("{}/{}{extension}", item.item_type.folder(), item.id));
     let test = (item.item_type == ItemType::Tool && request.tier == SpaceTier::Project)
         .then(|| PathBuf::from(format!("tests/{}.test.yaml", item.id)));
     if let Some(test) = test.as_ref().filter(|test| ai.join(test).symlink_metadata().is_ok()) {
         return Err(exists_error(&ai.join(test)));
     }
-    let path = write_new(&ai, &relative, &fill(template, item, &request.author))?;
+    let sign_text = |item: &ItemRef| {
+        let text = fill(template, item, &request.author);
+        sign::sign_unwritten(engine, item, request.tier, extension, text)
+    };
+    let signed = sign_text(item).map_err(|error| match error.code {
+        Code::Invalid => invalid_name_error(item, error, |other| sign_text(other).is_ok()),
+        _ => error,
+    })?;
+    let test =
+        test.map(|test| (test, fill(include_str!("../../templates/tool.test.yaml"), item, &request.author)));
+    let relative = PathBuf::from(format!("{}/{}{extension}", item.item_type.folder(), item.id));
+    Ok(PlannedItem { item: item.clone(), language, notes, file: (relative, signed), test })
+}
+
+/// The refusal of an item that its own check would refuse, with the name that it takes.
+fn invalid_name_error(item: &ItemRef, error: Error, is_valid: impl Fn(&ItemRef) -> bool) -> Error {
+    let problem = error.details.get("problems").and_then(|problems| problems.get(0)).cloned();
+    let text = |key: &str| problem.as_ref().and_then(|problem| problem.get(key)?.as_str());
+    let suggestion = snake_case_id(item).filter(|other| other != item).filter(is_valid);
+    if suggestion.is_none() && text("field") != Some("name") {
+        let hints = vec!["nothing was written; write the file yourself, then sign it".to_owned()];
+        return Error { hints, ..error };
+    }
+    let reason = text("message").unwrap_or_default();
+    let message = format!("a {} cannot be called `{}`: {reason}", item.item_type, item.id.name());
+    let failure = Error::new(Code::InvalidId, message).for_item(item);
+    match suggestion {
+        Some(other) => failure.hint(format!("did you mean: rye new {} {}", item.item_type, other.id)),
+        None => failure.hint("nothing was written; choose another id"),
+    }
+}
+
+/// The same item, its name of lower case letters, digits and `_`, beginning with a letter.
+fn snake_case_id(item: &ItemRef) -> Option<ItemRef> {
+    let mut name = String::new();
+    let mut previous: Option<char> = None;
+    for character in item.id.name().chars() {
+        let begins_word = character.is_ascii_uppercase()
+            && previous.is_some_and(|before| before.is_ascii_lowercase() || before.is_ascii_digit());
+        if begins_word || !character.is_ascii_alphanumeric() {
+            name.push('_');
+        }
+        if character.is_ascii_alphanumeric() {
+            name.push(character.to_ascii_lowercase());
+        }
+        previous = Some(character);
+    }
+    let name = name.trim_start_matches(|first: char| !first.is_ascii_lowercase());
+    let id = match item.id.category() {
+        "" => name.to_owned(),
+        category => format!("{category}/{name}"),
+    };
+    Some(ItemRef::new(item.item_type, ItemId::new(id).ok()?))
+}
+
+/// Writes all, or leaves no file.
+fn write_all(engine: &Engine, tier: SpaceTier, planned: Vec<PlannedItem>) -> Result<Vec<NewItemResponse>> {
+    let ai = space_folder(engine, tier)?;
+    let mut written = Vec::new();
+    let responses: Result<Vec<_>> =
+        planned.into_iter().map(|planned| write_item(engine, &ai, tier, planned, &mut written)).collect();
+    if responses.is_err() {
+        for path in &written {
+            // The failure that led here is the one to report.
+            let _ = file::remove(path);
+        }
+    }
+    responses
+}
+
+fn write_item(
+    engine: &Engine,
+    ai: &Path,
+    tier: SpaceTier,
+    planned: PlannedItem,
+    written: &mut Vec<PathBuf>,
+) -> Result<NewItemResponse> {
+    let PlannedItem { item, language, notes, file: (relative, signed), test } = planned;
+    let path = write_new(ai, &relative, &signed)?;
+    written.push(path.clone());
     let test = match test {
-        Some(test) => {
-            let text = fill(include_str!("../../templates/tool.test.yaml"), item, &request.author);
-            Some(write_new(&ai, &test, &text)?)
+        Some((test, text)) => {
+            let test = write_new(ai, &test, text.as_bytes())?;
+            written.push(test.clone());
+            Some(test)
         }
         None => None,
     };
-    sign::sign_item(engine, item, Some(request.tier))?;
+    // Its bytes are signed already: what else signing does follows.
+    sign::sign_item(engine, &item, Some(tier))?;
     Ok(NewItemResponse {
         item_type: item.item_type,
         item_id: item.id.to_string(),
@@ -175,26 +295,6 @@ pub fn create(engine: &Engine, request: &NewItemRequest) -> Result<NewItemRespon
         test,
         notes,
     })
-}
-
-/// The items of a new bundle: a tool, a directive and a page of knowledge in a category of the bundle's name.
-///
-/// # Errors
-/// As [`create`]; nothing is made if any of them exists.
-pub fn create_bundle_items(
-    engine: &Engine,
-    category: &ItemId,
-    request: &NewItemRequest,
-) -> Result<Vec<NewItemResponse>> {
-    let names = [(ItemType::Tool, "hello"), (ItemType::Directive, "start"), (ItemType::Knowledge, "readme")];
-    let items = names
-        .into_iter()
-        .map(|(item_type, name)| Ok(ItemRef::new(item_type, ItemId::new(format!("{category}/{name}"))?)))
-        .collect::<Result<Vec<_>>>()?;
-    for item in &items {
-        refuse_existing(engine, item, request.tier)?;
-    }
-    items.into_iter().map(|item| create(engine, &NewItemRequest { item, ..request.clone() })).collect()
 }
 
 /// The `.ai` folder of a space that exists.
@@ -293,19 +393,32 @@ pub(super) fn fill(template: &str, item: &ItemRef, author: &str) -> String {
     let mut letters = title.chars();
     let title = letters.next().map(|first| first.to_uppercase().chain(letters).collect::<String>());
     let author: String = author.chars().filter(|character| !"<>&\"'".contains(*character)).collect();
+    let title = title.unwrap_or_default();
     template
+        .replace("{yaml:id}", &yaml_text(item.id.as_str()))
+        .replace("{yaml:name}", &yaml_text(item.id.name()))
+        .replace("{yaml:category}", &yaml_text(item.id.category()))
+        .replace("{yaml:title}", &yaml_text(&title))
         .replace("{id}", item.id.as_str())
         .replace("{name}", item.id.name())
         .replace("{category}", item.id.category())
-        .replace("{title}", &title.unwrap_or_default())
+        .replace("{title}", &title)
         .replace("{author}", &author)
 }
 
-fn write_new(ai: &Path, relative: &Path, text: &str) -> Result<PathBuf> {
+/// A part of an id as YAML reads it: in quotes where it would be nothing, a number or another word without.
+fn yaml_text(text: &str) -> String {
+    let is_plain = rye_item::yaml::parse(&format!("key: {text}\n")).is_ok_and(|document| {
+        document.warnings.is_empty() && document.value.get("key").and_then(Value::as_str) == Some(text)
+    });
+    if is_plain { text.to_owned() } else { format!("\"{text}\"") }
+}
+
+fn write_new(ai: &Path, relative: &Path, bytes: &[u8]) -> Result<PathBuf> {
     file::create_dirs(ai, false)?;
     file::create_folders_beneath(ai, relative.parent().unwrap_or(Path::new("")), false)?;
     let path = ai.join(relative);
-    match file::write_new(&path, text.as_bytes(), FileMode::Preserve) {
+    match file::write_new(&path, bytes, FileMode::Preserve) {
         Ok(()) => Ok(path),
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Err(exists_error(&path)),
         Err(error) => Err(error.into()),
@@ -315,6 +428,38 @@ fn write_new(ai: &Path, relative: &Path, text: &str) -> Result<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_are_suggested_in_snake_case() {
+        let suggested = |id: &str| {
+            let item = ItemRef::new(ItemType::Directive, ItemId::new(id).expect("an id"));
+            snake_case_id(&item).map(|item| item.id.to_string())
+        };
+        for (id, expected) in [
+            ("team-x/my-flow", Some("team-x/my_flow")),
+            ("Foo", Some("foo")),
+            ("a/myFlow2Go", Some("a/my_flow2_go")),
+            ("a.b", Some("a_b")),
+            ("9nine", Some("nine")),
+            ("_x", Some("x")),
+            ("12", None),
+        ] {
+            assert_eq!(suggested(id).as_deref(), expected, "{id}");
+        }
+    }
+
+    #[test]
+    fn ids_are_texts_in_yaml() {
+        for (text, expected) in [
+            ("team/greet", "team/greet"),
+            ("", "\"\""),
+            ("12", "\"12\""),
+            ("null", "\"null\""),
+            ("on", "\"on\""),
+        ] {
+            assert_eq!(yaml_text(text), expected);
+        }
+    }
 
     #[test]
     fn python_without_its_library_is_noticed() {

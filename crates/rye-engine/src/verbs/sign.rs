@@ -11,7 +11,6 @@ use rye_item::text::counted;
 use rye_item::{Diagnostic, ItemId, ItemRef, ItemType, SignatureFormat, Space};
 use rye_space::signed_ids::{self, SIGNED_IDS_FILE};
 use rye_space::{CandidatePath, ItemFile};
-use rye_trust::coverage::content_hash;
 use rye_trust::signature::{FileLayout, Timestamp};
 use rye_trust::{SignOutcome, SignedId, Subject, sign as sign_bytes};
 use serde::Serialize;
@@ -19,10 +18,13 @@ use serde_json::{Value, json};
 
 mod checks;
 pub(crate) mod consent;
+mod signers;
 
 use checks::check_item;
 pub use checks::schema_violations;
 pub use consent::{ItemSignState, OthersItems, SignCandidate, SignChoice, SignGate};
+pub use signers::LeftItem;
+use signers::{NamedSigner, named_signer};
 
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
@@ -47,6 +49,9 @@ pub struct SignedItem {
     pub fingerprint: Fingerprint,
     /// It was signed already: nothing was written.
     pub unchanged: bool,
+    /// The other key whose signature line it replaced.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replaced: Option<Fingerprint>,
     /// What it asks for beyond the default, a line each.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub asks: Vec<String>,
@@ -95,15 +100,6 @@ pub struct SignResponse {
     pub held: Vec<SignCandidate>,
 }
 
-/// An item that another key signed, unchanged since.
-#[derive(Clone, Debug, Serialize)]
-pub struct LeftItem {
-    /// The item.
-    pub item: String,
-    /// The key that signed it.
-    pub fingerprint: Fingerprint,
-}
-
 impl SignResponse {
     /// What came of it, in a line.
     #[must_use]
@@ -122,7 +118,7 @@ impl SignResponse {
         };
         match self.left.len() {
             0 => text,
-            left => format!("{text}, {left} left to those who signed them"),
+            left => format!("{text}, {left} left with the signatures of others"),
         }
     }
 
@@ -451,9 +447,9 @@ pub(crate) fn sign_targets(
                 continue;
             }
         };
-        let signer = current_signer(&located).filter(|signer| *signer != own);
-        if let (OthersItems::Leave, Some(fingerprint)) = (choice.others, signer) {
-            response.left.push(LeftItem { item: item.to_string(), fingerprint });
+        let other = named_signer(&located).filter(|signer| signer.fingerprint != own);
+        if let (OthersItems::Leave, Some(NamedSigner { fingerprint, is_changed })) = (choice.others, other) {
+            response.left.push(LeftItem { item: item.to_string(), fingerprint, is_changed });
             continue;
         }
         if let Some(gate) = choice.gate.as_deref_mut() {
@@ -509,13 +505,6 @@ fn sign_file(
     sign_located(engine, &located, path, key, now)
 }
 
-/// The key whose signature line fits an item's bytes.
-fn current_signer(located: &ItemFile) -> Option<Fingerprint> {
-    let layout = FileLayout::parse(located.bytes(), located.format()?);
-    let signature = layout.signature.as_ref()?;
-    (content_hash(located.bytes(), &layout) == signature.hash).then_some(signature.fingerprint)
-}
-
 fn sign_located(
     engine: &Engine,
     located: &ItemFile,
@@ -534,6 +523,8 @@ fn sign_located(
         return Err(checks.into_error(item, &path.path));
     }
     crate::agent_actions::store_signed(engine, item, &located.path, located.bytes(), format);
+    let own = key.public_key().fingerprint();
+    let replaced = named_signer(located).map(|signer| signer.fingerprint).filter(|signer| *signer != own);
     let (signature, unchanged) = match sign_bytes(located.bytes(), format, key, now) {
         SignOutcome::Unchanged(signature) => (signature, true),
         SignOutcome::Written { bytes, signature } => {
@@ -550,6 +541,7 @@ fn sign_located(
         hash: signature.hash.to_hex(),
         fingerprint: signature.fingerprint,
         unchanged,
+        replaced,
         asks: consent::requests_beyond_default(item, located),
         warnings: checks.warnings,
         lockfile: None,

@@ -142,6 +142,23 @@ pub(super) struct InterpreterLookup {
     /// What would be asked for the path, where nothing is started now.
     pub pending: Option<String>,
     pub notices: Vec<String>,
+    /// The interpreter, if it was not found.
+    pub missing: Option<MissingInterpreter>,
+}
+
+/// An interpreter that is not there, for an error or a report.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MissingInterpreter {
+    /// The element that asks for it.
+    pub element: String,
+    /// The variable that would hold its path.
+    pub variable: String,
+    /// What it is called, in backticks.
+    pub program: String,
+    /// Where it was looked for.
+    pub places: String,
+    /// Which programs were found and not used, and why.
+    pub unused: Vec<String>,
 }
 
 /// What a `resolve_cmd` is run with.
@@ -289,12 +306,18 @@ impl<'a> InterpreterSearch<'a> {
             })
         });
         if lookup.path.is_none() && lookup.pending.is_none() {
+            let missing = MissingInterpreter {
+                element: one_line(contribution.item_id),
+                variable: one_line(&request.variable),
+                program: one_line(&request.install_hint()),
+                places: one_line(&request.searched_places(&path)),
+                unused: lookup.notices.clone(),
+            };
             lookup.notices.push(format!(
                 "no interpreter for `{}` of `{}` was found: install {}",
-                one_line(&request.variable),
-                one_line(contribution.item_id),
-                one_line(&request.install_hint()),
+                missing.variable, missing.element, missing.program,
             ));
+            lookup.missing = Some(missing);
         }
         lookup
     }
@@ -507,6 +530,30 @@ impl InterpreterRequest {
             (None, InterpreterKind::System { binary }) => format!("`{binary}`"),
             (None, InterpreterKind::Command { command }) => format!("what `{}` looks for", command.join(" ")),
         }
+    }
+}
+
+impl InterpreterRequest {
+    /// Where it is looked for, in words.
+    fn searched_places(&self, path: &str) -> String {
+        let mut places = Vec::new();
+        match &self.kind {
+            InterpreterKind::Local { folders, .. } if !folders.is_empty() => {
+                places.push(format!("`{}` of the project", folders.join("`, `")));
+            }
+            InterpreterKind::Command { command } => {
+                places.push(format!("what `{}` prints", command.join(" ")))
+            }
+            InterpreterKind::Local { .. } | InterpreterKind::System { .. } => {}
+        }
+        if self.fallback.is_some() || matches!(self.kind, InterpreterKind::System { .. }) {
+            places.push(if path.is_empty() {
+                "an empty PATH".to_owned()
+            } else {
+                format!("the PATH {path}")
+            });
+        }
+        places.join(", then ")
     }
 }
 

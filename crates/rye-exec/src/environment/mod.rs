@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use rye_item::text::one_line;
 use serde_json::{Map, Value};
 
-pub use interpreter::{CommandOutput, ProgramFinder, ResolvedCommand};
+pub use interpreter::{CommandOutput, MissingInterpreter, ProgramFinder, ResolvedCommand};
 pub use policy::EnvironmentPolicy;
 pub use program::{ProgramError, ProgramParts, changed_parts};
 pub use search_path::{apply_search_paths, find_on_path};
@@ -71,6 +71,8 @@ pub struct Environment {
     pub notices: Vec<String>,
     /// The interpreters that were found, links and what they lead to, so that a sandbox can let them be read.
     pub interpreters: Vec<PathBuf>,
+    /// The interpreters that were not found.
+    pub missing_interpreters: Vec<MissingInterpreter>,
 }
 
 /// Why an environment could not be made.
@@ -412,6 +414,7 @@ impl EnvironmentBuilder<'_> {
         }
         let lookup = self.search.find(contribution, &request, &self.environment.variables, finder);
         self.environment.notices.extend(lookup.notices);
+        self.environment.missing_interpreters.extend(lookup.missing);
         match (lookup.path.as_deref().and_then(Path::to_str), lookup.pending) {
             (Some(path), _) => {
                 self.insert(&variable, path.to_owned());

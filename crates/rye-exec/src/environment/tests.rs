@@ -381,6 +381,14 @@ fn files_that_cannot_run_are_skipped() {
         ["no interpreter for `RYE_PYTHON` of `runtime` was found: install `python3`"]
     );
     assert_eq!(environment.interpreters, [] as [PathBuf; 0]);
+    let missing = MissingInterpreter {
+        element: "runtime".to_owned(),
+        variable: "RYE_PYTHON".to_owned(),
+        program: "`python3`".to_owned(),
+        places: "`.venv/bin`, `env/bin` of the project, then an empty PATH".to_owned(),
+        unused: Vec::new(),
+    };
+    assert_eq!(environment.missing_interpreters, [missing]);
 }
 
 #[test]

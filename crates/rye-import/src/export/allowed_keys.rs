@@ -137,21 +137,18 @@ pub(super) fn refusal(file: &ExportFile) -> Option<String> {
 
 /// The keys that a client reads in a file of this place; `None` if it reads none there.
 fn allowed_keys(path: &str) -> Option<&'static [&'static str]> {
-    let name = path.rsplit('/').next().unwrap_or(path);
-    let has_folder = |folder: &str| path.split('/').rev().skip(1).any(|part| part == folder);
+    let (folders, name) = path.rsplit_once('/').unwrap_or(("", path));
     if name.eq_ignore_ascii_case("SKILL.md") {
-        Some(&SKILL_KEYS)
-    } else if has_folder("skills") {
-        None
-    } else if has_folder("agents") {
-        Some(&AGENT_KEYS)
-    } else if has_folder("commands") {
-        Some(&COMMAND_KEYS)
-    } else if has_folder("rules") {
-        Some(&RULE_KEYS)
-    } else {
-        None
+        return Some(&SKILL_KEYS);
     }
+    // The first one decides: `.claude/commands/skills/x.md` is a command.
+    folders.split('/').find_map(|folder| match folder {
+        "skills" => Some(None),
+        "agents" => Some(Some(&AGENT_KEYS[..])),
+        "commands" => Some(Some(&COMMAND_KEYS[..])),
+        "rules" => Some(Some(&RULE_KEYS[..])),
+        _ => None,
+    })?
 }
 
 /// The keys of a head. What is not YAML is read as the most lenient client would: each line that begins with a word.
@@ -189,6 +186,7 @@ mod tests {
             bytes: text.as_bytes().to_vec(),
             is_executable: false,
             item: "knowledge:x".to_owned(),
+            imported: None,
         })
     }
 
@@ -230,6 +228,8 @@ mod tests {
             (".claude/skills/a/.claude/settings.json", "{}"),
             (".claude/agents/a.md", "---\nname: a\npermissionMode: bypassPermissions\n---\n"),
             (".claude/agents/a.md", "---\nname: a\nmcpServers: [x]\n---\n"),
+            (".claude/agents/skills/a.md", "---\nname: a\nmcpServers: [x]\n---\n"),
+            (".claude/commands/skills/a.md", "---\nhooks: x\n---\n"),
             (".claude/agents/a.md", "---\nname: a\na-key-of-tomorrow: 1\n---\n"),
             (".codex/agents/a.toml", "sandbox_mode = \"danger-full-access\"\n"),
             (".codex/agents/a.toml", "sandbox_mode = true\n"),

@@ -7,12 +7,15 @@ use rye_item::text::{one_line, quote};
 use serde_json::Value;
 
 use super::allowed_keys::refusal;
-use super::{ExportClient, ExportFile, ExportItem, RenderedItem};
+use super::{ExportClient, ExportFile, ExportItem, RenderedItem, SourceFile};
 use crate::detect::SourceFormat;
 use crate::grants::tools_of;
 use crate::names::{segment, segments};
 use crate::provenance::ImportedItem;
 use crate::tree::{SourcePath, join};
+
+/// How deep a single file may lie for an import of it to find its item.
+const MAX_SINGLE_DEPTH: usize = 3;
 
 /// Renders an item.
 ///
@@ -20,7 +23,7 @@ use crate::tree::{SourcePath, join};
 /// When its files are not as its signature says, or a name would leave the client's folder.
 pub fn render_item(client: ExportClient, source: &ExportItem) -> Result<RenderedItem, String> {
     let imported = ImportedItem::read(source.item.item_type, &source.text);
-    let rendered = match (&imported, source.item.item_type) {
+    let mut rendered = match (&imported, source.item.item_type) {
         (Some(imported), _) => render_imported(client, source, imported)?,
         (None, ItemType::Knowledge) => render_knowledge(client, source),
         (None, ItemType::Directive) => render_directive(client, source),
@@ -28,6 +31,9 @@ pub fn render_item(client: ExportClient, source: &ExportItem) -> Result<Rendered
             RenderedItem::NoPlace("clients reach tools over MCP: rye mcp install CLIENT".to_owned())
         }
     };
+    if let (Some(imported), RenderedItem::Files(files)) = (&imported, &mut rendered) {
+        enter_sources(imported, files);
+    }
     if let RenderedItem::Files(files) = &rendered
         && let Some(file) = files.iter().find(|file| SourcePath::new(&file.path).is_err())
     {
@@ -43,7 +49,58 @@ pub fn render_item(client: ExportClient, source: &ExportItem) -> Result<Rendered
 
 fn one_file(source: &ExportItem, path: String, text: String) -> RenderedItem {
     let item = source.item.to_string();
-    RenderedItem::Files(vec![ExportFile { path, bytes: text.into_bytes(), is_executable: false, item }])
+    let bytes = text.into_bytes();
+    RenderedItem::Files(vec![ExportFile { path, bytes, is_executable: false, item, imported: None }])
+}
+
+/// Enters which files of the project the item was imported from. What was fetched, or is a part of a plugin, lay elsewhere.
+fn enter_sources(imported: &ImportedItem, files: &mut [ExportFile]) {
+    let provenance = &imported.provenance;
+    if provenance.origin.is_some() || provenance.plugin.is_some() {
+        return;
+    }
+    let source = &provenance.source;
+    // SKILL.md is the first, and the others are in the order of their names.
+    let others = provenance.files.iter().map(|(name, file)| (join(folder_of(source), name), &file.sha256));
+    let all = std::iter::once((source.clone(), &provenance.sha256)).chain(others);
+    let import = files.first().and_then(|file| import_of(imported, file));
+    for (file, (path, sha256)) in files.iter_mut().zip(all) {
+        file.imported = Some(SourceFile { path, sha256: sha256.clone(), import: import.clone() });
+    }
+}
+
+/// What to import for the item to follow its exported file: an import finds the item by its format and its name.
+fn import_of(imported: &ImportedItem, file: &ExportFile) -> Option<String> {
+    let provenance = &imported.provenance;
+    let is_at_source = file.path == provenance.source;
+    let depth = file.path.matches('/').count();
+    match provenance.format {
+        SourceFormat::Skill if is_at_source || segment(&provenance.name) == provenance.name => {
+            Some(folder_of(&file.path).to_owned())
+        }
+        SourceFormat::Skill => None,
+        // A single file has its name from the folders above it, of which an import looks at a few.
+        SourceFormat::Instructions => (is_at_source && depth == 0).then(|| file.path.clone()),
+        _ => (is_at_source && depth <= MAX_SINGLE_DEPTH).then(|| file.path.clone()),
+    }
+}
+
+fn folder_of(path: &str) -> &str {
+    path.rsplit_once('/').map_or("", |(folder, _)| folder)
+}
+
+/// Where a file goes: back to where it was imported from, if that is below this folder, else to `otherwise` in it.
+fn place_of(imported: &ImportedItem, folder: &str, otherwise: &str) -> String {
+    let provenance = &imported.provenance;
+    let ending = |path: &str| path.rsplit_once('.').map(|(_, ending)| ending.to_owned());
+    let is_back = provenance.origin.is_none()
+        && provenance.plugin.is_none()
+        && SourcePath::new(&provenance.source).is_ok_and(|path| path.below(folder).is_some())
+        && ending(&provenance.source) == ending(otherwise);
+    match is_back {
+        true => provenance.source.clone(),
+        false => join(folder, otherwise),
+    }
 }
 
 fn no_place(client: ExportClient, what: &str) -> RenderedItem {
@@ -87,12 +144,15 @@ fn skill_files(
     imported: &ImportedItem,
 ) -> Result<Vec<ExportFile>, String> {
     let item = source.item.to_string();
-    let folder = format!("{}/{}", client.skills(), segment(&imported.provenance.name));
+    let name = segment(&imported.provenance.name);
+    let page = place_of(imported, client.skills(), &format!("{name}/SKILL.md"));
+    let folder = folder_of(&page).to_owned();
     let mut files = vec![ExportFile {
-        path: format!("{folder}/SKILL.md"),
+        path: page,
         bytes: imported.source_text().into_bytes(),
         is_executable: false,
         item: item.clone(),
+        imported: None,
     }];
     for (relative, file) in &imported.provenance.files {
         SourcePath::new(relative).map_err(|error| format!("`{}`: {error}", one_line(relative)))?;
@@ -119,6 +179,7 @@ fn skill_files(
             bytes,
             is_executable: file.executable,
             item: item.clone(),
+            imported: None,
         });
     }
     Ok(files)
@@ -135,11 +196,12 @@ fn render_agent(client: ExportClient, source: &ExportItem, imported: &ImportedIt
         ExportClient::Cursor => ".cursor/agents",
         ExportClient::Gemini => ".gemini/agents",
         ExportClient::Codex if is_codex && imported.is_untouched => {
-            return one_file(source, format!(".codex/agents/{name}.toml"), provenance.original.clone());
+            let path = place_of(imported, ".codex/agents", &format!("{name}.toml"));
+            return one_file(source, path, provenance.original.clone());
         }
         ExportClient::Codex => {
             let toml = codex_agent(&provenance.name, &text("description"), &imported.body, &fields);
-            return one_file(source, format!(".codex/agents/{name}.toml"), toml);
+            return one_file(source, place_of(imported, ".codex/agents", &format!("{name}.toml")), toml);
         }
         ExportClient::Agents | ExportClient::AgentPlugin => return no_place(client, "agents"),
     };
@@ -154,7 +216,7 @@ fn render_agent(client: ExportClient, source: &ExportItem, imported: &ImportedIt
             imported.body
         ),
     };
-    one_file(source, format!("{folder}/{name}.md"), markdown)
+    one_file(source, place_of(imported, folder, &format!("{name}.md")), markdown)
 }
 
 /// The capabilities a directive grants.
@@ -176,6 +238,16 @@ fn codex_agent(name: &str, description: &str, body: &str, fields: &serde_json::M
 
 fn render_command(client: ExportClient, source: &ExportItem, imported: &ImportedItem) -> RenderedItem {
     let name = segments(&imported.provenance.name);
+    let folder = match client {
+        ExportClient::ClaudeCode => ".claude/commands",
+        ExportClient::Cursor => ".cursor/commands",
+        ExportClient::Codex | ExportClient::Gemini | ExportClient::Agents | ExportClient::AgentPlugin => "",
+    };
+    // It goes back as it came in.
+    let place = place_of(imported, folder, &format!("{name}.md"));
+    if !folder.is_empty() && place == imported.provenance.source {
+        return one_file(source, place, imported.source_text());
+    }
     let description = directive::parse(&source.text).text("description").unwrap_or_default().to_owned();
     command_file(client, source, &name, &description, &imported.source_text(), &imported.body)
 }
@@ -222,9 +294,11 @@ fn render_rule(client: ExportClient, source: &ExportItem, imported: &ImportedIte
         triggers["globs"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     let body = imported.body.trim_start_matches('\n');
     match client {
-        ExportClient::Cursor if provenance.format == SourceFormat::CursorRule => {
-            one_file(source, format!(".cursor/rules/{name}.mdc"), imported.source_text())
-        }
+        ExportClient::Cursor if provenance.format == SourceFormat::CursorRule => one_file(
+            source,
+            place_of(imported, ".cursor/rules", &format!("{name}.mdc")),
+            imported.source_text(),
+        ),
         ExportClient::Cursor => {
             let is_always = triggers["always"] == true;
             let description = one_line(parsed.text("description").unwrap_or_default());
@@ -234,9 +308,11 @@ fn render_rule(client: ExportClient, source: &ExportItem, imported: &ImportedIte
             );
             one_file(source, format!(".cursor/rules/{name}.mdc"), format!("{head}{body}"))
         }
-        ExportClient::ClaudeCode if provenance.source.contains(".claude/rules/") => {
-            one_file(source, format!(".claude/rules/{name}.md"), imported.source_text())
-        }
+        ExportClient::ClaudeCode if provenance.source.contains(".claude/rules/") => one_file(
+            source,
+            place_of(imported, ".claude/rules", &format!("{name}.md")),
+            imported.source_text(),
+        ),
         ExportClient::ClaudeCode => {
             let head = match globs.is_empty() {
                 true => String::new(),

@@ -41,13 +41,13 @@ pub enum ExportState {
     Current,
     /// It is not there yet.
     Missing,
-    /// It is as it was written, and its item has changed.
+    /// It is as it was written or as an import of its item read it, and its item has changed.
     Stale,
     /// It is as it was written, and its item is not exported any more.
     Obsolete,
-    /// It was changed after it was written.
+    /// It was changed after it was written or imported.
     Edited,
-    /// It is there and was not written by an export.
+    /// It is there, and neither did an export write it nor was its item imported from it.
     Foreign,
 }
 
@@ -75,6 +75,12 @@ pub struct FileExport {
     pub state: ExportState,
     /// The item it is made from.
     pub item: String,
+    /// The digest of what is there.
+    #[serde(skip)]
+    pub present: Option<Digest>,
+    /// Whether what is there is what the import of its item read.
+    #[serde(skip)]
+    pub is_as_imported: bool,
 }
 
 /// Compares the files an export would write with the record of the last one and with the digests of what is there.
@@ -88,25 +94,30 @@ pub fn compare_files(
     for file in wanted {
         let found = present.get(&file.path);
         let recorded = record.files.get(&file.path);
+        let is_as_imported = found.is_some_and(|found| file.is_as_imported(found));
         let state = match (found, recorded) {
             (None, _) => ExportState::Missing,
             (Some(found), _) if *found == Digest::of(&file.bytes) => ExportState::Current,
             (Some(found), Some(recorded)) if found.to_hex() == recorded.sha256 => ExportState::Stale,
+            (Some(_), _) if is_as_imported => ExportState::Stale,
             (Some(_), Some(_)) => ExportState::Edited,
+            (Some(_), None) if file.is_at_source() => ExportState::Edited,
             (Some(_), None) => ExportState::Foreign,
         };
-        all.push(FileExport { path: file.path.clone(), state, item: file.item.clone() });
+        let (path, item) = (file.path.clone(), file.item.clone());
+        all.push(FileExport { path, state, item, present: found.copied(), is_as_imported });
     }
     for (path, recorded) in &record.files {
         if wanted.iter().any(|file| file.path == *path) {
             continue;
         }
-        let state = match present.get(path) {
-            None => continue,
-            Some(found) if found.to_hex() == recorded.sha256 => ExportState::Obsolete,
-            Some(_) => ExportState::Edited,
+        let Some(found) = present.get(path) else { continue };
+        let state = match found.to_hex() == recorded.sha256 {
+            true => ExportState::Obsolete,
+            false => ExportState::Edited,
         };
-        all.push(FileExport { path: path.clone(), state, item: recorded.item.clone() });
+        let (path, item) = (path.clone(), recorded.item.clone());
+        all.push(FileExport { path, state, item, present: Some(*found), is_as_imported: false });
     }
     all
 }

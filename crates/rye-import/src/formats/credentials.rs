@@ -1,5 +1,6 @@
 //! Secrets in the arguments and addresses of servers: what looks like one does not come in, the name of a variable does.
 
+use super::references::is_reference;
 use crate::plan::{ImportNote, NoteKind};
 
 /// Words of a name whose value is a secret.
@@ -158,9 +159,10 @@ impl<'a> CredentialFilter<'a> {
         format!("{before}{scheme}://{host}{path}{}", query.unwrap_or_default())
     }
 
-    /// A value that is a variable already stays.
+    /// A value that refers to variables already stays.
     fn value(&mut self, name: &str, value: &str, place: &str) -> String {
-        match value.is_empty() || value.contains("${") || value.starts_with('$') {
+        let is_shell_variable = value.starts_with('$') && !value.starts_with("${");
+        match value.is_empty() || is_reference(value) || is_shell_variable {
             true => value.to_owned(),
             false => self.replace(name, place),
         }
@@ -194,7 +196,7 @@ fn is_header_option(name: &str) -> bool {
 }
 
 /// Whether what has this name is a secret: `--api-key`, `githubToken`, `X-API-KEY`.
-fn is_secret_name(name: &str) -> bool {
+pub(super) fn is_secret_name(name: &str) -> bool {
     let mut words: Vec<String> = vec![String::new()];
     let mut was_lower = false;
     for character in name.chars() {
@@ -216,7 +218,7 @@ fn is_secret_name(name: &str) -> bool {
 }
 
 /// Whether a text looks like a token by itself.
-pub(super) fn is_token(text: &str) -> bool {
+fn is_token(text: &str) -> bool {
     let count = text.len();
     let is_plain = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
     if !is_plain {

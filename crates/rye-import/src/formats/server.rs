@@ -4,8 +4,9 @@ use lillux_hash::Digest;
 use rye_item::ItemType;
 use serde_json::{Map, Value, json};
 
-use super::credentials::{CredentialFilter, is_token, variable_name};
+use super::credentials::{CredentialFilter, variable_name};
 use super::parse_json;
+use super::references::{is_reference, variables};
 use crate::detect::SourceFormat;
 use crate::names::segment;
 use crate::plan::{ImportNote, NoteKind, PlannedItem, RefusedSource, UnitContext, UnitPlan};
@@ -180,8 +181,9 @@ fn stdio(
             "it names no fixed version: what is fetched can change",
         ));
     }
-    let arguments: Vec<String> = arguments.iter().map(|word| variables(word, notes)).collect();
-    let mut config = json!({ "transport": "stdio", "command": variables(command, notes), "args": arguments });
+    let arguments = argument_variables(&arguments, notes);
+    let command = variables("", command, notes);
+    let mut config = json!({ "transport": "stdio", "command": command, "args": arguments });
     let env = secrets(name, entry.get("env"), notes)?;
     if !env.is_empty() {
         config["env"] = Value::Object(env);
@@ -193,6 +195,18 @@ fn stdio(
     Ok(config)
 }
 
+/// Arguments with their variables as they are written here. An argument may be the value of the option before it.
+fn argument_variables(arguments: &[String], notes: &mut Vec<ImportNote>) -> Vec<String> {
+    let before = std::iter::once("").chain(arguments.iter().map(String::as_str));
+    let pairs = before.zip(arguments);
+    pairs
+        .map(|(before, word)| {
+            let option = if before.starts_with('-') { before } else { "" };
+            variables(option, word, notes)
+        })
+        .collect()
+}
+
 fn http(name: &str, url: &str, entry: &Value, notes: &mut Vec<ImportNote>) -> Result<Value, String> {
     let rest = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"));
     let Some(rest) = rest else { return Err("its url is neither http nor https".to_owned()) };
@@ -202,7 +216,7 @@ fn http(name: &str, url: &str, entry: &Value, notes: &mut Vec<ImportNote>) -> Re
     }
     let address = CredentialFilter::new(name, notes).address(url);
     notes.push(ImportNote::new(NoteKind::Address, format!("connects to {host} when it is used")));
-    let mut config = json!({ "transport": "http", "url": variables(&address, notes) });
+    let mut config = json!({ "transport": "http", "url": variables("", &address, notes) });
     let headers = secrets(name, entry.get("headers"), notes)?;
     if !headers.is_empty() {
         config["headers"] = Value::Object(headers);
@@ -228,9 +242,9 @@ fn secrets(
                 return Err(format!("`{}` has no text", rye_item::text::one_line(key)));
             }
         };
-        // A value would decide what runs, or be a secret: only the names of variables come in.
-        if is_variable(&text) {
-            kept.insert(key.clone(), json!(variables(&text, notes)));
+        // A value would decide what runs, or be a secret: only references to variables come in.
+        if is_reference(&text) {
+            kept.insert(key.clone(), json!(variables(key, &text, notes)));
             continue;
         }
         let is_header = key.contains('-') || key.eq_ignore_ascii_case("authorization");
@@ -243,58 +257,4 @@ fn secrets(
         kept.insert(key.clone(), json!(format!("${{{name}}}")));
     }
     Ok(kept)
-}
-
-/// Whether a text is one variable and nothing else: `${TOKEN}`, `${env:TOKEN}`.
-fn is_variable(text: &str) -> bool {
-    let word = text.strip_prefix("${").and_then(|rest| rest.strip_suffix('}'));
-    let word = word.map(|word| word.trim_start_matches("env:").trim_start_matches("input:"));
-    word.is_some_and(|word| {
-        !word.is_empty()
-            && word.chars().all(|character| character.is_ascii_alphanumeric() || "_-".contains(character))
-    })
-}
-
-/// Variables as they are written here: `${env:A}` and `${input:a}` are `${A}`. A default stays unless it looks like a secret.
-fn variables(text: &str, notes: &mut Vec<ImportNote>) -> String {
-    let mut out = String::new();
-    let mut rest = text;
-    while let Some(start) = rest.find("${") {
-        out.push_str(&rest[..start]);
-        let inner = &rest[start + 2..];
-        let Some(end) = inner.find('}') else { break };
-        let word = &inner[..end];
-        rest = &inner[end + 1..];
-        let plain = word.trim_start_matches("env:");
-        let (plain, default) =
-            plain.split_once(":-").map_or((plain, None), |(name, default)| (name, Some(default)));
-        let name: String = match plain.strip_prefix("input:") {
-            Some(input) => input
-                .chars()
-                .map(
-                    |character| {
-                        if character.is_ascii_alphanumeric() { character.to_ascii_uppercase() } else { '_' }
-                    },
-                )
-                .collect(),
-            None => plain.to_owned(),
-        };
-        match name.as_str() {
-            "workspaceFolder" | "workspaceRoot" | "CLAUDE_PROJECT_DIR" => out.push_str("{project_path}"),
-            name => {
-                let is_kept = |default: &&str| !default.contains(['$', '{']) && !is_token(default);
-                let (written, noted) = match default {
-                    Some(default) if is_kept(&default) => {
-                        (format!(":-{default}"), format!(" (`{default}` unless set)"))
-                    }
-                    Some(_) => (String::new(), " (its default is not imported)".to_owned()),
-                    None => (String::new(), String::new()),
-                };
-                notes.push(ImportNote::new(NoteKind::AsksFor, format!("the variable {name}{noted}")));
-                out.push_str(&format!("${{{name}{written}}}"));
-            }
-        }
-    }
-    out.push_str(rest);
-    out
 }

@@ -156,7 +156,7 @@ fn servers_come_without_credentials() {
     assert_eq!(
         config("tool:mcp/servers/files"),
         json!({"transport": "stdio", "command": "npx", "args": ["-y", "some-server", "{project_path}"],
-               "env": {"API_KEY": "${API_KEY}", "MODE": "${MODE}", "B": "${B}"}})
+               "env": {"API_KEY": "${API_KEY}", "MODE": "${MODE}", "B": "${B:-x}"}})
     );
     assert_eq!(
         config("tool:mcp/servers/web")["headers"],
@@ -181,6 +181,40 @@ fn servers_come_without_credentials() {
     );
     let refused: Vec<&str> = plan.refused.iter().map(|refused| refused.source.as_str()).collect();
     assert_eq!(refused, [".mcp.json (old)", ".mcp.json (own)", ".mcp.json (login)", ".mcp.json (bomb)"]);
+}
+
+#[test]
+fn references_of_servers_keep_their_names() {
+    let servers = json!({"mcpServers": {
+        "gh": {"type": "http", "url": "https://example.com/mcp", "headers": {
+            "Authorization": "Bearer ${GITHUB_TOKEN}", "X-Key": "${env:KEY}", "X-Other": "Bearer abc-${KEY}"}},
+        "db": {"command": "db-mcp", "args": ["--token", "${DB_TOKEN:-hunter2}"], "env": {
+            "DSN": "${DB_DSN:-sqlite://x}", "PASS": "${DB_PASS:-hunter2}", "LOGIN": "${USER}:${PASS}"}}
+    }});
+    let plan = plan(&[(".mcp.json", &servers.to_string())]);
+    let config =
+        |name: &str| rye_item::yaml::parse(&item(&plan, name).text).expect("YAML").value["config"].clone();
+    assert_eq!(
+        config("tool:mcp/servers/gh")["headers"],
+        json!({"Authorization": "Bearer ${GITHUB_TOKEN}", "X-Key": "${KEY}", "X-Other": "${GH_X_OTHER}"})
+    );
+    let db = config("tool:mcp/servers/db");
+    assert_eq!(
+        db["env"],
+        json!({"DSN": "${DB_DSN:-sqlite://x}", "PASS": "${DB_PASS}", "LOGIN": "${USER}:${PASS}"})
+    );
+    assert_eq!(db["args"], json!(["--token", "${DB_TOKEN}"]));
+    let words = words(&plan);
+    for part in [
+        "the variable GITHUB_TOKEN",
+        "the variable DB_DSN (`sqlite://x` unless set)",
+        "the variable DB_PASS (its default is not imported)",
+        "`X-Other` held a value that is not imported: set GH_X_OTHER",
+    ] {
+        assert!(words.contains(part), "{part}: {words}");
+    }
+    assert!(!words.contains("`Authorization` held"), "{words}");
+    assert!(plan.items.iter().all(|item| !item.text.contains("hunter2")), "{words}");
 }
 
 #[test]

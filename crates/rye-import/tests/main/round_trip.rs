@@ -1,7 +1,9 @@
 //! What came in comes out, and a second import changes nothing.
 
+use lillux_hash::Digest;
 use proptest::prelude::*;
-use rye_import::{ExportClient, ImportedItem, ItemChange, decide_change};
+use rye_import::export::{ExportRecord, ExportState, compare_files};
+use rye_import::{ExportClient, ExportFile, ImportedItem, ItemChange, decide_change};
 
 use crate::support::{export, item, plan};
 
@@ -69,6 +71,65 @@ fn agents_commands_and_rules_come_out() {
     assert!(String::from_utf8_lossy(&toml[0].bytes).contains("sandbox_mode = \"read-only\""));
 }
 
+/// Their own names say otherwise.
+#[test]
+fn exports_go_back_to_their_source() {
+    let agent = "---\nname: Reader\ndescription: d\ntools: Read\n---\n\nRead.\n";
+    let plan = plan(&[
+        (".claude/skills/big/SKILL.md", "---\nname: Big Skill\ndescription: d\n---\nBig\n"),
+        (".claude/skills/big/a.txt", "a"),
+        (".claude/agents/team/one.md", agent),
+        (".codex/agents/two.toml", "name = \"c\"\ndescription = \"d\"\ndeveloper_instructions = \"x\"\n"),
+        (".cursor/commands/do it.md", "\nDo it\n"),
+    ]);
+    for (name, client, paths) in [
+        (
+            "knowledge:skills/Big-Skill",
+            ExportClient::ClaudeCode,
+            &[".claude/skills/big/SKILL.md", ".claude/skills/big/a.txt"][..],
+        ),
+        (
+            "knowledge:skills/Big-Skill",
+            ExportClient::Cursor,
+            &[".cursor/skills/Big-Skill/SKILL.md", ".cursor/skills/Big-Skill/a.txt"][..],
+        ),
+        ("directive:agents/team/reader", ExportClient::ClaudeCode, &[".claude/agents/team/one.md"][..]),
+        ("directive:agents/team/reader", ExportClient::Cursor, &[".cursor/agents/Reader.md"][..]),
+        ("directive:agents/c", ExportClient::Codex, &[".codex/agents/two.toml"][..]),
+        ("directive:commands/do_it", ExportClient::Cursor, &[".cursor/commands/do it.md"][..]),
+    ] {
+        let files = export(&plan, name, client);
+        let found: Vec<&str> = files.iter().map(|file| file.path.as_str()).collect();
+        assert_eq!(found, paths, "{name}");
+        let is_back =
+            matches!(client, ExportClient::ClaudeCode | ExportClient::Codex) || name.contains("commands");
+        assert!(files.iter().all(|file| file.is_at_source() == is_back), "{name}");
+        assert!(files.iter().all(|file| file.is_as_imported(&Digest::of(&file.bytes))), "{name}");
+    }
+}
+
+/// What lies there is what the import read, was changed since, or is unknown.
+#[test]
+fn sources_of_items_are_compared() {
+    let text = |body: &str| format!("---\nname: s\ndescription: d\n---\n{body}\n");
+    let path = ".claude/skills/s/SKILL.md";
+    let plan = plan(&[(path, &text("one"))]);
+    let mut files = export(&plan, "knowledge:skills/s", ExportClient::ClaudeCode);
+    files[0].bytes = text("two").into_bytes();
+    let state = |files: &[ExportFile], present: &str| {
+        let present = [(files[0].path.clone(), Digest::of(present.as_bytes()))].into();
+        compare_files(files, &ExportRecord::default(), &present)[0].state
+    };
+    assert_eq!(state(&files, &text("one")), ExportState::Stale);
+    assert_eq!(state(&files, &text("two")), ExportState::Current);
+    assert_eq!(state(&files, &text("three")), ExportState::Edited);
+    let import = files[0].imported.as_ref().and_then(|from| from.import.as_deref());
+    assert_eq!(import, Some(".claude/skills/s"));
+    let mut elsewhere = export(&plan, "knowledge:skills/s", ExportClient::Codex);
+    elsewhere[0].bytes = text("two").into_bytes();
+    assert_eq!(state(&elsewhere, &text("three")), ExportState::Foreign);
+}
+
 #[test]
 fn second_import_is_three_way() {
     let text = |body: &str| format!("---\nname: s\ndescription: d\n---\n{body}\n");
@@ -91,6 +152,8 @@ fn second_import_is_three_way() {
     assert_eq!(decide(&newer, Some(&edited), true), ItemChange::Replace);
     assert_eq!(decide(&newer, Some("---\nname: s\n---\nmine"), true), ItemChange::Occupied);
     assert_eq!(decide(&newer, Some(&other.items[0].text), false), ItemChange::Occupied);
+    let exported = plan(&[("s/SKILL.md", &text("one and more"))]);
+    assert_eq!(decide(&exported, Some(&edited), false), ItemChange::Unchanged);
     let grown = plan(&[("s/SKILL.md", &text("one")), ("s/a.txt", "x")]);
     assert_eq!(decide(&grown, Some(&signed), false), ItemChange::Update);
     let exported = ImportedItem::read(rye_item::ItemType::Knowledge, &edited).expect("imported");

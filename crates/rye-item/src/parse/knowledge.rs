@@ -11,7 +11,7 @@ use crate::diagnostic::{Diagnostic, ParsedItem, SourcePosition};
 use crate::yaml;
 
 const NO_METADATA: &str = "No metadata found. Knowledge entries require a ```yaml fenced code block with name, \
-                           title, version, and entry_type fields.";
+                           title, version, entry_type, and category fields.";
 
 /// Reads a markdown knowledge entry: the metadata's keys, then `body` (what follows the metadata) and `raw`.
 ///

@@ -45,6 +45,23 @@ pub fn parse(parser: Parser, extension: &str, bytes: &[u8]) -> ParsedItem {
     }
 }
 
+/// The first line of a Python source whose indentation Python refuses; in other languages there is no such line. It is
+/// checked before signing.
+#[must_use]
+pub fn indentation_problem(parser: Parser, bytes: &[u8]) -> Option<Diagnostic> {
+    match parser {
+        Parser::Python => python::indentation_problem(std::str::from_utf8(bytes).ok()?),
+        Parser::MarkdownXml
+        | Parser::MarkdownFrontmatter
+        | Parser::JavaScript
+        | Parser::TypeScript
+        | Parser::Shell
+        | Parser::Yaml
+        | Parser::Toml
+        | Parser::Json => None,
+    }
+}
+
 /// Whether a tool is a function: source that defines `execute` at its top level, in JavaScript exported.
 #[must_use]
 pub fn defines_execute(parser: Parser, extension: &str, bytes: &[u8]) -> bool {

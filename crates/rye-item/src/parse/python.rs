@@ -4,6 +4,7 @@
 //! numbers, of strings and of lists. What the names mean is decided by those who read the fields. `returned` reads a
 //! little more: what one small function returns.
 
+mod indentation;
 mod return_literal;
 mod string_literal;
 
@@ -17,6 +18,7 @@ use tree_sitter::{Language, Node};
 use super::syntax::{self, FieldCollector, LiteralError};
 use crate::diagnostic::ParsedItem;
 
+pub use indentation::indentation_problem;
 pub use return_literal::{ModuleContext, ReturnLiteral, read_return_literal};
 
 /// Reads the metadata of a Python module.

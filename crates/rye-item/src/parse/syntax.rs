@@ -213,22 +213,38 @@ impl ForwardLocator<'_> {
 
 /// Where the first error of a tree stands.
 pub(super) fn first_error(root: Node<'_>) -> usize {
-    let mut cursor = root.walk();
-    if root.is_error() {
-        // Nothing was recovered: the first thing that is not a whole statement is where it went wrong.
-        let is_broken =
-            |child: &Node<'_>| child.has_error() || !(child.is_extra() || is_statement(child.kind()));
-        let broken = root.children(&mut cursor).find(is_broken);
-        return broken.map_or_else(|| root.end_byte(), |child| child.start_byte());
+    let mut node = root;
+    loop {
+        let found = first_error_node(node);
+        if !found.is_error() {
+            return found.start_byte();
+        }
+        // Recovery may put the whole statements before the mistake into the error as well: the first thing that is not
+        // one is where it went wrong.
+        let mut cursor = found.walk();
+        let is_comment = |child: &Node<'_>| child.is_extra() && !child.is_error();
+        let is_whole =
+            |child: &Node<'_>| !child.has_error() && (is_comment(child) || is_statement(child.kind()));
+        match found.children(&mut cursor).find(|child| !is_whole(child)) {
+            Some(broken) if broken.has_error() => node = broken,
+            Some(broken) => return broken.start_byte(),
+            None if found.child_count() == 0 => return found.start_byte(),
+            None => return found.end_byte(),
+        }
     }
+}
+
+/// The first node of a tree that is an error or missing.
+fn first_error_node(root: Node<'_>) -> Node<'_> {
+    let mut cursor = root.walk();
     loop {
         let node = cursor.node();
         if node.is_error() || node.is_missing() {
-            return node.start_byte();
+            return node;
         }
         let has_moved = (node.has_error() && cursor.goto_first_child()) || cursor.goto_next_sibling();
         if !has_moved {
-            return node.start_byte();
+            return node;
         }
     }
 }
@@ -277,6 +293,25 @@ mod tests {
         let mut locator = ForwardLocator { text, offset: 0, line: 1, column: 1 };
         for offset in [0, 2, 3, 5, 6, 9, 2, 0] {
             assert_eq!(locator.position(offset), SourcePosition::from_offset(text, offset), "{offset}");
+        }
+    }
+
+    #[test]
+    fn first_error_is_in_the_broken_line() {
+        let head = "a = 1\nb = 2\n\n";
+        for (broken, expected_line) in [
+            ("def f(x)\n    y = x\n    return y\n", 4),
+            ("def f(x, y)\n    z = 1\n    return {\"a\": z}\n", 4),
+            ("def f(x):\n    if x\n        return 1\n    return 2\n", 5),
+            ("def f(x):\n    y = g(1,\n    return y\n", 5),
+            ("def f(x):\n    return = 1\n", 5),
+            ("class A\n    b = 1\n", 4),
+        ] {
+            let text = format!("{head}{broken}");
+            let tree = parse_tree(&text, &python()).map_err(|problem| problem.to_string());
+            let line =
+                tree.map(|tree| SourcePosition::from_offset(&text, first_error(tree.root_node())).line);
+            assert_eq!(line, Ok(expected_line), "{broken:?}");
         }
     }
 

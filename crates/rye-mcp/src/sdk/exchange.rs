@@ -379,7 +379,8 @@ fn raw_tool(tool: Tool) -> RawTool {
 fn extract_content(result: &CallToolResult) -> (String, Option<Value>) {
     let texts: Vec<String> = result.content.iter().map(block_text).collect();
     let structured = result.structured_content.clone().or_else(|| match result.content.as_slice() {
-        [ContentBlock::Text(only)] => serde_json::from_str::<Value>(&only.text)
+        // It may be the answer of a policy: with a key that is there twice it stays text.
+        [ContentBlock::Text(only)] => rye_item::json::parse_unique(only.text.as_bytes())
             .ok()
             .filter(|value| value.is_object() || value.is_array()),
         _ => None,

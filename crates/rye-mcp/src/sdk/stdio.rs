@@ -83,8 +83,10 @@ pub(super) fn parse_message(
     pending: &mut HashSet<RequestId>,
 ) -> Result<ServerJsonRpcMessage, String> {
     let excerpt = || truncate_line(&String::from_utf8_lossy(&bytes[..bytes.len().min(400)]), 100);
-    let value: Value = serde_json::from_slice(bytes)
-        .map_err(|_| format!("it sent something that is not a message: `{}`", excerpt()))?;
+    let value: Value = rye_item::json::parse_unique(bytes).map_err(|error| match error.is_data() {
+        true => format!("it sent a message with a {error}"),
+        false => format!("it sent something that is not a message: `{}`", excerpt()),
+    })?;
     let is_message = value.is_object() && value.get("jsonrpc").and_then(Value::as_str) == Some("2.0");
     if !is_message {
         return Err(format!("it sent something that is not a message: `{}`", excerpt()));
@@ -182,6 +184,8 @@ mod tests {
             "it sent something that is not a message: `{\"jsonrpc\":\"2.0\"}`"
         );
         assert!(parse_error(&"[".repeat(100_000)).starts_with("it sent something that is not a message"));
+        let twice = parse_error(r#"{"jsonrpc":"2.0","id":1,"result":{"isError":true,"isError":false}}"#);
+        assert!(twice.starts_with("it sent a message with a duplicate key `isError` at line 1"), "{twice}");
     }
 
     #[test]

@@ -259,3 +259,16 @@ fn empty_script_is_an_error() {
     let conversation = Conversation::new(&[], &[], json!({}), vec![]);
     assert_eq!(conversation.error(), "no model was asked, and the directive has no actions of its own");
 }
+
+#[test]
+fn action_stopped_by_duration_is_repeated() {
+    let script = [action("a/b", json!({})), action("c/d", json!({}))];
+    let mut conversation = Conversation::new(&script, &[], json!({}), vec![]);
+    let stopped = json!({"status": "error", "error": "stopped: the thread's time is over"}).to_string();
+    let items = ["first", &stopped, &format!("{stopped}\n\na note"), "second"].map(|result| {
+        let (_, input) = conversation.call(result, result.starts_with('{'));
+        input["item_id"].clone()
+    });
+    assert_eq!(items, ["a/b", "c/d", "c/d", "c/d"]);
+    assert_eq!(conversation.text(), "execute a/b: done: first\nexecute c/d: done: second");
+}

@@ -11,6 +11,7 @@ use axum::extract::Request;
 use axum::http::{Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt;
+use rye_item::json::find_duplicate_key;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
@@ -19,6 +20,8 @@ use super::MAX_BODY_BYTES;
 
 /// What JSON-RPC calls a message that is not a request.
 const INVALID_REQUEST: i32 = -32600;
+/// What JSON-RPC calls a message that cannot be read.
+const PARSE_ERROR: i32 = -32700;
 /// Longer ids are no ids.
 const MAX_ID_BYTES: usize = 1024;
 
@@ -57,6 +60,9 @@ impl OpenRequests {
             let refusal = (StatusCode::PAYLOAD_TOO_LARGE, "the request is too large, or broke off\n");
             return Err(Box::new(refusal.into_response()));
         };
+        if let Some(problem) = find_duplicate_key(&bytes) {
+            return Err(Box::new(unreadable(&problem)));
+        }
         let id = serde_json::from_slice(&bytes).ok().and_then(|head: MessageHead| head.id.zip(head.method));
         let request = Request::from_parts(parts, Body::from(bytes));
         let Some((id, _)) = id.filter(|(id, _)| id.is_string() || id.is_number()) else {
@@ -98,7 +104,16 @@ impl Drop for OpenRequest {
 
 fn refusal(id: &Value) -> Response {
     let message = "a request with this id is still being answered in this session, or the id is too long";
-    let body = json!({"jsonrpc": "2.0", "id": id, "error": {"code": INVALID_REQUEST, "message": message}});
+    error_response(id, INVALID_REQUEST, message)
+}
+
+/// The refusal of a message with a key that is there twice: it may be the answer to a question.
+fn unreadable(problem: &str) -> Response {
+    error_response(&Value::Null, PARSE_ERROR, &format!("this has a {problem}"))
+}
+
+fn error_response(id: &Value, code: i32, message: &str) -> Response {
+    let body = json!({"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": message}});
     let content_type = [(header::CONTENT_TYPE, "application/json")];
     (StatusCode::BAD_REQUEST, content_type, body.to_string()).into_response()
 }
@@ -106,6 +121,24 @@ fn refusal(id: &Value) -> Response {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn messages_with_duplicate_keys_are_refused() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        let admit = |body: &'static str| {
+            let request = Request::post("/mcp").header("mcp-session-id", "a").body(Body::from(body));
+            runtime.block_on(OpenRequests::default().admit(request.expect("a request"))).map(|_| ())
+        };
+        for body in [
+            r#"{"jsonrpc":"2.0","id":1,"result":{"action":"decline","action":"accept"}}"#,
+            r#"{"jsonrpc":"2.0","id":1,"id":2,"method":"tools/list"}"#,
+        ] {
+            let refused = admit(body).expect_err("refused");
+            assert_eq!(refused.status(), StatusCode::BAD_REQUEST, "{body}");
+        }
+        let answer = r#"{"jsonrpc":"2.0","id":1,"result":{"action":"decline"}}"#;
+        assert!(admit(answer).is_ok());
+    }
 
     #[test]
     fn ids_are_taken_once_per_session() {

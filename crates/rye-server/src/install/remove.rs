@@ -89,6 +89,17 @@ pub fn remove_entry(client: ClientApp, text: &str) -> Result<Option<String>> {
     }
 }
 
+/// Whether a configuration says nothing: it has no more than an empty list of servers, and no comment.
+#[must_use]
+pub fn is_empty_config(client: ClientApp, text: &str) -> bool {
+    let format = client.format();
+    let has_comments = format != ConfigFormat::Json && text.contains('#');
+    let is_empty = |document: &Value| {
+        without_empty(document, client.server_keys(document)).as_object().is_some_and(Map::is_empty)
+    };
+    !has_comments && edit::parse(format, text).is_ok_and(|document| is_empty(&document))
+}
+
 /// The document without an empty list of servers, which says as much as none.
 fn without_empty(document: &Value, keys: &[&str]) -> Value {
     let mut document = document.clone();
@@ -186,7 +197,18 @@ mod tests {
             assert_eq!(removed, before, "{}", client.as_str());
             assert_eq!(remove_entry(client, before).expect("read"), None);
             assert_eq!(entry_state(client, before).expect("read"), EntryState::Absent);
+            assert!(!is_empty_config(client, before), "{before}");
         }
+    }
+
+    #[test]
+    fn new_configs_are_empty_after_removal() {
+        for client in ClientApp::ALL {
+            let made = update_config(client, Path::new(PROGRAM), None).expect("made");
+            let left = remove_entry(client, &made).expect("removed").expect("changed");
+            assert!(is_empty_config(client, &left), "{}: {left:?}", client.as_str());
+        }
+        assert!(!is_empty_config(ClientApp::Codex, "# mine\n"));
     }
 
     #[test]

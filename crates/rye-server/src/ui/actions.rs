@@ -229,6 +229,9 @@ fn record_answer(state: &UiInner, id: &str, body: AnswerRequest) -> Result<Appro
     if question_digest(&question) != body.digest {
         return Err(changed("the question is not the one that was shown"));
     }
+    if body.approved || !body.end {
+        index.refuse_unresumable(&question.thread)?;
+    }
     let proposed = question.detail.get("proposed").and_then(Value::as_object);
     let changes = match (body.approved, limits.is_empty()) {
         (true, true) => proposed.cloned().unwrap_or_default(),

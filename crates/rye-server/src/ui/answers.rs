@@ -7,6 +7,7 @@ use axum::extract::Request;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use rye_engine::{Code, Error, ErrorKind, Result, success_response};
+use rye_item::json::find_duplicate_key;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -73,6 +74,10 @@ pub(super) async fn read_json<T: DeserializeOwned>(request: Request) -> Result<T
     if bytes != b"{}" && content_type.as_deref() != Some("application/json") {
         return Err(invalid("the request is not application/json"));
     }
+    // An answer decides: of a key that is there twice, neither value is taken.
+    if let Some(problem) = find_duplicate_key(bytes) {
+        return Err(invalid(format!("invalid request: {problem}")));
+    }
     serde_json::from_slice(bytes).map_err(|error| invalid(format!("invalid request: {error}")))
 }
 
@@ -133,4 +138,23 @@ fn decode(text: &str) -> Result<String> {
         });
     }
     String::from_utf8(bytes).map_err(|_| bad())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn request_has_each_key_once() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        let read = |body: &'static str| {
+            let request = Request::post("/").header(header::CONTENT_TYPE, "application/json");
+            runtime.block_on(read_json::<Value>(request.body(Body::from(body)).expect("a request")))
+        };
+        for body in [r#"{"approved":false,"approved":true}"#, r#"{"limits":{"turns":1,"turns":9}}"#] {
+            let error = read(body).expect_err("refused").to_string();
+            assert!(error.contains("duplicate key `"), "{error}");
+        }
+        assert_eq!(read(r#"{"approved":false}"#).expect("read"), serde_json::json!({"approved": false}));
+    }
 }

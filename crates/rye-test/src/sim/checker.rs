@@ -304,7 +304,8 @@ fn check_transcript(world: &World, row: &ThreadRow, thread: &CheckedThread) -> O
     if report.status == TranscriptStatus::Truncated {
         let records = world.store.journal(&row.id).unwrap_or_default();
         let records = records.get(1..).unwrap_or_default();
-        drop(driver::replay_with_transcript(Arc::clone(&thread.spec), records, &world.threads_dir));
+        let (spec, expected) = (Arc::clone(&thread.spec), row.transcript_head);
+        drop(driver::replay_with_transcript(spec, records, &world.threads_dir, expected));
         report = verify().unwrap_or(report);
         is_repaired = true;
         world.count(|report| report.repaired_transcripts += 1);

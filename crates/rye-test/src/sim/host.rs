@@ -293,8 +293,10 @@ impl Process {
             return None;
         }
         let records = records.get(1..)?;
+        let expected = world.store.thread(id).ok()??.transcript_head;
         let (state, transcript) =
-            driver::replay_with_transcript(Arc::clone(&spec), records, &world.threads_dir).ok()?;
+            driver::replay_with_transcript(Arc::clone(&spec), records, &world.threads_dir, expected)
+                .ok()??;
         let open = world.store.open_reservations(id).ok()?;
         let interrupted = driver::interrupted_calls(&state, &open, "");
         Some(ResumePoint { state, transcript, interrupted })

@@ -233,6 +233,55 @@ fn directive_hook_cannot_change_ledger() {
 }
 
 #[test]
+fn unlisted_hook_tools_may_change_ledger() {
+    let try_call = |id: &str, params: Value, origin: HookOrigin| {
+        let call = action(json!({"item_id": format!("{HOOK_TOOLS_PREFIX}/{id}"), "params": params}));
+        permit(&grants(&["rye.*"]), &call, Principal::Hook { origin })
+            .map(|_| ())
+            .map_err(|denied| denied.message)
+    };
+    let refused = [
+        ("cost_tracker", json!({"operation": "add", "spend": 1000})),
+        ("cost_tracker", json!({"operation": "report_all"})),
+        ("cost_tracker", json!({"operation": ["add"]})),
+        ("Cost_Tracker", json!({"operation": "add"})),
+        ("budget_ops", json!({})),
+        ("a_new_one", json!({})),
+        ("a_new_one", json!({"operation": "report"})),
+        ("deeper/control", json!({})),
+    ];
+    for origin in [HookOrigin::Directive, HookOrigin::Project] {
+        for (id, params) in &refused {
+            let answer = try_call(id, params.clone(), origin);
+            assert_eq!(answer, Err(LEDGER_REFUSAL.to_owned()), "{id} {params}");
+        }
+        for (id, params) in [
+            ("cost_tracker", json!({})),
+            ("cost_tracker", json!({"operation": null})),
+            ("cost_tracker", json!({"operation": "report"})),
+            ("emitter", json!({"operation": "add"})),
+        ] {
+            assert_eq!(try_call(id, params.clone(), origin), Ok(()), "{id} {params}");
+        }
+    }
+    for origin in [HookOrigin::User, HookOrigin::System] {
+        for (id, params) in &refused {
+            assert_eq!(try_call(id, params.clone(), origin), Ok(()), "{id} {params}");
+        }
+    }
+}
+
+#[test]
+fn recorded_threads_keep_their_ledger_rules() {
+    let add = json!({"item_id": format!("{HOOK_TOOLS_PREFIX}/cost_tracker"), "params": {"operation": "add"}});
+    let principal = Principal::Hook { origin: HookOrigin::Directive };
+    let is_permitted = |revision: u32| {
+        permit_as_of(&Capabilities::none(), &action(add.clone()), principal, revision).is_ok()
+    };
+    assert_eq!([5, 6].map(is_permitted), [true, false]);
+}
+
+#[test]
 fn constructed_action_is_validated() {
     let all = grants(&["rye.*"]);
     for id in

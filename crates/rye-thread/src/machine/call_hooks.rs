@@ -338,7 +338,9 @@ impl ThreadState {
         let mut effects =
             match CallAnswer::read(hook, &finished.action, result, run.event(), spec.template.revision) {
                 CallAnswer::Failed(error) => self.fail_call_hook(&mut run, finished.hook, &error),
-                CallAnswer::HookTool(tool) => self.apply_hook_tool_result(&tool, result, &hook.id),
+                CallAnswer::HookTool(tool) => self
+                    .apply_hook_tool_result(&tool, result, finished.hook)
+                    .unwrap_or_else(|problem| self.fail_call_hook(&mut run, finished.hook, &problem)),
                 CallAnswer::Change(change) => self.apply_call_change(&mut run, &hook.id, change),
                 CallAnswer::Control(HookControl::Block(reason)) => block_call(&mut run, &hook.id, &reason),
                 CallAnswer::Control(HookControl::Retry) => Vec::new(),

@@ -14,7 +14,7 @@ use super::control::HookControl;
 use super::effect::{Effect, ThreadOutcome};
 use super::{Phase, ThreadState};
 use crate::call_hooks::permit_hook_action;
-use crate::capability::CONTROL_TOOL;
+use crate::capability::{CONTROL_TOOL, LEDGER_REFUSAL};
 use crate::config::Criticality;
 use crate::core_event::{CoreEvent, is_core_event};
 use crate::cost::Cost;
@@ -218,7 +218,10 @@ impl ThreadState {
             }
             effects.push(self.hook_failed_event(finished.hook, error));
         } else if let Some(tool) = item.strip_prefix(HOOK_TOOLS_PATH) {
-            effects.extend(self.apply_hook_tool_result(tool, result, &hook.id));
+            match self.apply_hook_tool_result(tool, result, finished.hook) {
+                Ok(applied) => effects.extend(applied),
+                Err(problem) => effects.push(self.hook_failed_event(finished.hook, &problem)),
+            }
         } else if is_collecting {
             if let Some(text) = content_of(&finished.action, result) {
                 let text = match hook.wrap {
@@ -237,17 +240,22 @@ impl ThreadState {
         effects
     }
 
-    /// What an internal tool wants of the thread.
-    pub(super) fn apply_hook_tool_result(&mut self, tool: &str, result: &Value, hook: &str) -> Vec<Effect> {
-        let Some(data) = result.get("data") else { return Vec::new() };
+    /// What an internal tool wants of the thread; an error is why this hook may not have it.
+    pub(super) fn apply_hook_tool_result(
+        &mut self,
+        tool: &str,
+        result: &Value,
+        hook: usize,
+    ) -> Result<Vec<Effect>, String> {
+        let Some(data) = result.get("data") else { return Ok(Vec::new()) };
         let number = |key: &str| data.get(key).and_then(Value::as_u64).unwrap_or(0);
-        match tool {
+        Ok(match tool {
             "emitter" => self.emit_for_hook(data).into_iter().collect(),
             // Only `add` and `report_actual` say what to add; other operations merely answer.
-            "cost_tracker" | "budget_ops" => self.add_reported_cost(data, hook).into_iter().collect(),
+            "cost_tracker" | "budget_ops" => self.add_reported_cost(data, hook)?.into_iter().collect(),
             "state_persister" if number("persisted") == 0 => vec![Effect::SaveState(SaveTrigger::Always)],
             _ => Vec::new(),
-        }
+        })
     }
 
     /// The event a hook wants written, unless only the thread itself writes such events.
@@ -266,26 +274,29 @@ impl ThreadState {
         })
     }
 
-    /// Adds what a hook reported as used, and has it booked.
-    fn add_reported_cost(&mut self, data: &Value, hook: &str) -> Option<Effect> {
-        let added = data.get("added").and_then(Value::as_object)?;
-        let count = |key: &str| added.get(key).and_then(Value::as_u64).unwrap_or(0);
-        let used = Cost {
-            turns: count("turns"),
-            input_tokens: count("input_tokens"),
-            output_tokens: count("output_tokens"),
-            spend: added.get("spend").and_then(Nanos::from_value).unwrap_or_default(),
-            elapsed_ms: 0,
+    /// Adds what a hook reported as used, and has it booked. Nothing else adds to the ledger for a hook, whatever tool answered.
+    fn add_reported_cost(&mut self, data: &Value, hook: usize) -> Result<Option<Effect>, String> {
+        let Some(added) = data.get("added").and_then(Value::as_object) else { return Ok(None) };
+        let spec = Arc::clone(&self.spec);
+        let Some(hook) = spec.template.hooks.get(hook) else { return Ok(None) };
+        let used = match spec.template.revision >= 6 {
+            true if !hook.origin.changes_ledger() => return Err(LEDGER_REFUSAL.to_owned()),
+            true => {
+                let used = Cost::from_report(added)?;
+                self.cost.with_report(&used)?;
+                used
+            }
+            false => unchecked_report(added),
         };
         self.cost.turns = self.cost.turns.saturating_add(used.turns);
         self.cost.input_tokens = self.cost.input_tokens.saturating_add(used.input_tokens);
         self.cost.output_tokens = self.cost.output_tokens.saturating_add(used.output_tokens);
         self.cost.spend = self.cost.spend.plus(used.spend);
         if used.tokens() == 0 && used.spend == Nanos(0) {
-            return None;
+            return Ok(None);
         }
         self.calls += 1;
-        Some(Effect::RecordSpend { call: self.calls, used, hook: hook.to_owned() })
+        Ok(Some(Effect::RecordSpend { call: self.calls, used, hook: hook.id.clone() }))
     }
 
     /// The process died while a hook ran: an internal one is run again, any other is reported.
@@ -400,6 +411,18 @@ impl ThreadState {
                 )
             }
         })
+    }
+}
+
+/// What a hook reported as used, as threads before revision 6 read it.
+fn unchecked_report(added: &Map<String, Value>) -> Cost {
+    let count = |key: &str| added.get(key).and_then(Value::as_u64).unwrap_or(0);
+    Cost {
+        turns: count("turns"),
+        input_tokens: count("input_tokens"),
+        output_tokens: count("output_tokens"),
+        spend: added.get("spend").and_then(Nanos::from_value).unwrap_or_default(),
+        elapsed_ms: 0,
     }
 }
 

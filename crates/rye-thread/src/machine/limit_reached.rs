@@ -7,11 +7,22 @@ use super::control::HookControl;
 use super::effect::{Effect, ThreadOutcome};
 use super::event::{BudgetRefusal, BudgetResource};
 use super::hooks::{HookContinuation, cost_context};
+use super::tools::error_text;
 use super::{Phase, ThreadState};
 use crate::core_event::CoreEvent;
 use crate::limits::LimitReached;
 use crate::money::Nanos;
 use crate::status::SuspendReason;
+
+/// What is recorded as the result of a call that the end of the thread's time stopped.
+const STOPPED_BY_DURATION: &str = "stopped: the thread's time is over";
+
+/// Whether a call's result says that the end of the thread's time stopped it.
+#[must_use]
+pub fn is_stopped_by_duration(content: &str) -> bool {
+    // Notes of hooks may follow.
+    content.starts_with(&error_text(STOPPED_BY_DURATION))
+}
 
 impl ThreadState {
     /// A budget could not cover the next call.
@@ -125,17 +136,25 @@ impl ThreadState {
     pub(super) fn on_expired(&mut self, spend: Nanos, partial: Option<&str>) -> Vec<Effect> {
         self.cost.spend = self.cost.spend.plus(spend);
         let max_seconds = self.limits.duration_seconds.unwrap_or(0);
+        let stopped = self.expired_calls();
         let mut effects = match &mut self.phase {
-            Phase::Tools(_) | Phase::CallHooks(_) => self.stop_tools("stopped: the thread's time is over"),
-            Phase::CallingModel => {
-                self.emit_interrupted_output(partial, spend, "stopped: the thread's time is over")
-            }
+            Phase::Tools(_) | Phase::CallHooks(_) => self.stop_tools(STOPPED_BY_DURATION),
+            Phase::CallingModel => self.emit_interrupted_output(partial, spend, STOPPED_BY_DURATION),
             Phase::Sleeping | Phase::BudgetWait { .. } | Phase::Hooks(_) => Vec::new(),
             Phase::New | Phase::Suspended(_) | Phase::Ended(_) => return Vec::new(),
         };
         let reached =
-            LimitReached::new("duration_seconds", json!(self.cost.elapsed_ms / 1000), json!(max_seconds));
+            LimitReached::new("duration_seconds", json!(self.cost.elapsed_ms / 1000), json!(max_seconds))
+                .with_stopped(stopped);
         effects.extend(self.on_limit(reached, SuspendReason::Limit));
         effects
+    }
+
+    /// The tools of the calls that the end of the thread's time stops, as threads record them from revision 6 on.
+    fn expired_calls(&self) -> Vec<String> {
+        if self.spec.template.revision < 6 {
+            return Vec::new();
+        }
+        self.running_tools().into_iter().map(|(_, tool)| tool.to_owned()).collect()
     }
 }

@@ -45,6 +45,7 @@ pub use control::HookControl;
 pub use effect::{CostBound, Effect, ThreadOutcome};
 pub use event::{BudgetRefusal, BudgetResource, InterruptedTokens, ThreadEvent, ToolResult};
 pub use fork::{ForkError, ForkPoint, fork_point};
+pub use limit_reached::is_stopped_by_duration;
 
 use crate::core_event::{CoreEvent, Nullable};
 use crate::cost::Cost;

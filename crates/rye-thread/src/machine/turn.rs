@@ -256,6 +256,9 @@ impl ThreadState {
         let required: Vec<&str> =
             outputs.iter().filter(|output| is_required(output)).filter_map(output_name).collect();
         if !outputs.is_empty() && self.reminders < MAX_REMINDERS {
+            if self.spec.template.revision >= 6 {
+                self.partial_text.clear();
+            }
             return self.remind(
                 "You have not returned the declared outputs. Finish by calling `directive_return` with them; if you are blocked, call it with status=error and error_detail.",
             );

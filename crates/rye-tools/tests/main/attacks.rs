@@ -137,6 +137,8 @@ fn hidden_paths_are_inaccessible() {
         for (tool, parameters) in reader_calls(path).into_iter().take(1).chain(writer_calls(path)) {
             let error = fixture.call(tool, parameters).expect_err(path);
             assert!(error.is_denied(), "{tool} {path}: {error}");
+            let attempt = if tool == "file_system.write" { "may not be written: it is hidden" } else { "" };
+            assert!(error.to_string().contains(attempt), "{tool} {path}: {error}");
         }
     }
     for path in ["keys", "keys-link"] {

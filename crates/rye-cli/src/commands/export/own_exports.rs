@@ -1,4 +1,4 @@
-//! What exports on this machine wrote to a project. The record in the project comes with a clone and can name any file of a
+//! What exports on this machine wrote to a project, and what imports here read in it. The record in the project comes with a clone and can name any file of a
 //! client; this one lies in the user space, where nothing of a project reaches.
 
 use std::collections::BTreeMap;
@@ -24,6 +24,9 @@ struct OwnExportsFile {
     /// The project, for a person who looks.
     project: String,
     files: BTreeMap<String, String>,
+    /// The files that imports read, with their digests.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    imported: BTreeMap<String, String>,
 }
 
 impl OwnExports {
@@ -57,6 +60,19 @@ impl OwnExports {
     pub fn insert(&mut self, path: &str, sha256: &str) -> bool {
         !self.knows(path, sha256) && {
             self.content.files.insert(path.to_owned(), sha256.to_owned());
+            true
+        }
+    }
+
+    /// Whether an import here read this file with this digest.
+    pub fn has_imported(&self, path: &str, sha256: &str) -> bool {
+        self.content.imported.get(path).is_some_and(|known| known == sha256)
+    }
+
+    /// Enters what an import read; gives whether it is new.
+    pub fn insert_imported(&mut self, path: &str, sha256: &str) -> bool {
+        !self.has_imported(path, sha256) && {
+            self.content.imported.insert(path.to_owned(), sha256.to_owned());
             true
         }
     }

@@ -140,6 +140,24 @@ impl ImportSteps {
             || !self.removed.is_empty()
     }
 
+    /// The files on this machine that the items came from, as the items are with them now: their paths and digests.
+    pub fn sources(&self) -> impl Iterator<Item = (String, &str)> {
+        let steps = self.items.iter().filter(|step| match step.change {
+            ItemChange::Create | ItemChange::Unchanged | ItemChange::Update | ItemChange::Replace => true,
+            ItemChange::Keep | ItemChange::Occupied => false,
+        });
+        let provenances = steps.map(|step| &step.planned.provenance);
+        provenances.filter(|provenance| provenance.origin.is_none()).flat_map(|provenance| {
+            let source = &provenance.source;
+            let folder = source.rsplit_once('/').map_or("", |(folder, _)| folder);
+            let others = provenance.files.iter().map(move |(name, file)| match folder {
+                "" => (name.clone(), file.sha256.as_str()),
+                folder => (format!("{folder}/{name}"), file.sha256.as_str()),
+            });
+            std::iter::once((source.clone(), provenance.sha256.as_str())).chain(others)
+        })
+    }
+
     /// Writes it all.
     ///
     /// # Errors

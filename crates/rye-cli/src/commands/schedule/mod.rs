@@ -2,6 +2,7 @@
 
 mod runner;
 mod systemd;
+mod watcher;
 
 use std::path::PathBuf;
 
@@ -36,9 +37,9 @@ pub fn run(global: &GlobalArguments, command: &ScheduleCommand) -> CommandResult
         ScheduleCommand::Pause { name } => set_paused(&CommandContext::open(global)?, name, true),
         ScheduleCommand::Resume { name } => set_paused(&CommandContext::open(global)?, name, false),
         ScheduleCommand::Tick => runner::tick_command(global),
-        ScheduleCommand::Watch { background: false } => runner::watch(global),
-        ScheduleCommand::Watch { background: true } => {
-            runner::watch_in_background(&CommandContext::open(global)?)
+        ScheduleCommand::Watch { background: false, until_none } => watcher::watch(global, *until_none),
+        ScheduleCommand::Watch { background: true, .. } => {
+            watcher::watch_in_background(&CommandContext::open(global)?)
         }
         ScheduleCommand::Systemd { write, dir } => {
             systemd::units(&CommandContext::open(global)?, *write, dir.as_deref())
@@ -154,7 +155,7 @@ fn add(context: &CommandContext, arguments: &AddScheduleArguments) -> CommandRes
         schedule.id,
         iso_timestamp(next_ms)
     ))?;
-    if !runner::is_watched(context) {
+    if !watcher::is_watched(context) {
         context.output.note("nothing starts schedules yet; have a timer or a background process do it:");
         context.output.note("  rye schedule systemd --write    or    rye schedule watch --background");
     }
@@ -203,7 +204,8 @@ fn list(context: &CommandContext) -> CommandResult {
     if context.output.is_json {
         let values: Vec<Value> = rows.iter().map(ScheduleRow::to_value).collect();
         let data = json!({
-            "schedules": values, "problems": problems, "is_watched": runner::is_watched(context),
+            "schedules": values, "problems": problems, "is_watched": watcher::is_watched(context),
+            "watcher_pid": watcher::watcher_pid(context),
         });
         context.print_if_json(Some("schedule"), None, &data)?;
         return Ok(());
@@ -211,6 +213,9 @@ fn list(context: &CommandContext) -> CommandResult {
     problems.iter().for_each(|problem| context.output.warn(rye_item::text::one_line(problem)));
     if rows.is_empty() {
         context.output.note("no schedules");
+        if watcher::is_watched(context) {
+            context.output.note(paint(DIM, watcher::describe_watcher(context)));
+        }
         return Ok(());
     }
     let mut table = context.output.table(&["schedule", "when", "next", "last"]);
@@ -224,7 +229,9 @@ fn list(context: &CommandContext) -> CommandResult {
         table.add_row([truncate(&schedule.id, 40), describe_times(schedule), next, describe_last(state)]);
     }
     context.output.print(table.trim_fmt())?;
-    if !runner::is_watched(context) {
+    if watcher::is_watched(context) {
+        context.output.note(paint(DIM, watcher::describe_watcher(context)));
+    } else {
         let hint = "rye schedule systemd --write    or    rye schedule watch --background";
         context.output.note(paint(WARNING, "no background process starts them; a systemd timer may"));
         context.output.note(paint(DIM, hint));

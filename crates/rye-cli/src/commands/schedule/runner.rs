@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use lillux::file::Lock;
 use lillux::process::spawn_daemon;
 use rye_agent::driver::MillisClock as _;
 use rye_agent::prepare::ThreadRequest;
@@ -27,17 +26,11 @@ use crate::global::GlobalArguments;
 use crate::output::{Output, WARNING, paint};
 use crate::settings::{self, ThreadClock};
 
-/// The file whose lock says that a process watches.
-const WATCH_LOCK: &str = "schedule_watch.lock";
-
-/// How long a process that watches sleeps at most.
-const MAX_SLEEP: Duration = Duration::from_secs(15);
-
 /// What a scheduled thread is given when it asks.
 const DENIED_MESSAGE: &str = "denied: this run is unattended";
 
 /// What became of a schedule in one round.
-struct TickLine {
+pub(super) struct TickLine {
     schedule: String,
     run: ScheduledRun,
 }
@@ -52,58 +45,6 @@ pub fn tick_command(global: &GlobalArguments) -> CommandResult {
         context.print_if_json(Some("schedule"), None, &json!({"runs": runs}))?;
     }
     Ok(())
-}
-
-/// `rye schedule watch`
-pub fn watch(global: &GlobalArguments) -> CommandResult {
-    let context = CommandContext::open_without_project(global)?;
-    let lock = context.settings.roots.signing_keys.join(WATCH_LOCK);
-    let Some(_lock) = Lock::try_acquire(&lock)? else {
-        context.output.note("another process watches already");
-        return Ok(());
-    };
-    drop(context);
-    loop {
-        // Opened each time: keys, schedules and bundles may have changed.
-        let context = CommandContext::open_without_project(global)?;
-        if let Err(error) = tick(global, &context) {
-            context.output.warn(error_text(&error));
-        }
-        let now_ms = ThreadClock.now_ms();
-        let next_ms = next_due(&context).unwrap_or(u64::MAX);
-        let until_next = Duration::from_millis(next_ms.saturating_sub(now_ms).max(200));
-        drop(context);
-        std::thread::sleep(until_next.min(MAX_SLEEP));
-    }
-}
-
-/// `rye schedule watch --background`
-pub fn watch_in_background(context: &CommandContext) -> CommandResult {
-    let settings = &context.settings;
-    let environment = settings.host().variables;
-    let user_space = settings.roots.user.to_string_lossy().into_owned();
-    let arguments = ["--user-space", &user_space, "--quiet", "schedule", "watch"].map(str::to_owned);
-    let child = spawn_daemon(&settings::current_exe(), &arguments, &environment, &settings.home, b"")?;
-    child.detach();
-    context.output.note("schedules are started in the background until this machine is shut down");
-    Ok(())
-}
-
-/// Whether a process watches.
-pub fn is_watched(context: &CommandContext) -> bool {
-    let lock = context.settings.roots.signing_keys.join(WATCH_LOCK);
-    lock.exists() && matches!(Lock::try_acquire(&lock), Ok(None))
-}
-
-/// When the next schedule is due.
-fn next_due(context: &CommandContext) -> Option<u64> {
-    let schedules = Schedules::load(&context.engine.workspace).ok()?;
-    let states = ScheduleStates::read(&context.settings.roots.signing_keys).ok()?;
-    let next = schedules.list.iter().filter(|schedule| !schedule.paused).filter_map(|schedule| {
-        let served = states.get(&schedule.id).map_or(0, |state| state.served_ms).max(schedule.added_ms);
-        schedule.times().ok()?.next_after(served)
-    });
-    next.min()
 }
 
 /// `rye schedule run`
@@ -136,7 +77,10 @@ fn run_record(
 
 /// Starts what is due, once. What was decided is written before anything starts, with the name of the thread: after a process
 /// that was killed in between the next one finds out whether there is such a thread, and starts none for that time.
-fn tick(global: &GlobalArguments, context: &CommandContext) -> Result<Vec<TickLine>, CommandError> {
+pub(super) fn tick(
+    global: &GlobalArguments,
+    context: &CommandContext,
+) -> Result<Vec<TickLine>, CommandError> {
     let schedules = Schedules::load(&context.engine.workspace)?;
     for problem in &schedules.problems {
         context.output.warn(rye_item::text::one_line(problem));
@@ -260,7 +204,7 @@ fn finish_start(run: &ScheduledRun, started: Result<ThreadId, CommandError>, now
     }
 }
 
-fn error_text(error: &CommandError) -> String {
+pub(super) fn error_text(error: &CommandError) -> String {
     match error {
         CommandError::Engine(error, _) => rye_item::text::one_line(&error.to_string()),
         CommandError::Output(error) => rye_item::text::one_line(&error.to_string()),

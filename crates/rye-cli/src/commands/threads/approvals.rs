@@ -140,6 +140,9 @@ fn answer_approval(
             });
         }
     }
+    if !end_thread {
+        questions.iter().try_for_each(|question| index.refuse_unresumable(&question.thread))?;
+    }
     for question in &questions {
         let proposed = question.detail.get("proposed").and_then(Value::as_object);
         let changes = match (is_approved, limit_changes.is_empty()) {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rye_agent::driver::CancelSignal;
-use rye_agent::limits::LIMIT_NAMES;
+use rye_agent::limits::{LIMIT_NAMES, ThreadLimits};
 use rye_agent::status::ThreadStatus;
 use rye_agent::store::{ApprovalDecision, ThreadRow};
 use rye_agent::thread_id::ThreadId;
@@ -41,10 +41,30 @@ pub fn parse_limits(words: &[String], can_raise: bool) -> Result<Map<String, Val
         if value.starts_with('+') && !can_raise {
             return Err(invalid(format!("`{text}` raises a limit, but a new thread has none to raise")));
         }
+        if value != "none" && !is_amount(name, value.strip_prefix('+').unwrap_or(value)) {
+            return Err(invalid_amount(name, &text));
+        }
         let value = if value == "none" { Value::Null } else { Value::from(value) };
         limits.insert(name.to_owned(), value);
     }
     Ok(limits)
+}
+
+/// Whether a limit can have this value.
+fn is_amount(name: &str, value: &str) -> bool {
+    let limit = Map::from_iter([(name.to_owned(), Value::from(value))]);
+    ThreadLimits::default().with_overrides(&limit).is_ok()
+}
+
+fn invalid_amount(name: &str, text: &str) -> Error {
+    let (expected, example) = match name {
+        "spend" => ("an amount of dollars", "0.25"),
+        "duration_seconds" => ("a whole number of seconds", "600"),
+        "tokens" => ("a whole number", "20000"),
+        _ => ("a whole number", "5"),
+    };
+    Error::new(Code::InvalidArgument, format!("invalid limit `{text}`: expected {expected}"))
+        .hint(format!("such as --limit {name}={example}; without a limit: --limit {name}=none"))
 }
 
 /// Prepares a view for a thread that continues.
@@ -67,6 +87,7 @@ pub fn resume(context: CommandContext, arguments: &ResumeArguments) -> CommandRe
         let mut open = index.store.open_approvals(Some(&row.id))?.approvals;
         // More of a limit, given here, is the answer to that question.
         open.retain(|approval| limits.is_empty() || approval.kind != "limit");
+        open.iter().try_for_each(|approval| index.refuse_unresumable(&approval.thread))?;
         let record = |id: &str, decision: &ApprovalDecision| {
             index.store.answer_approval(id, decision)?;
             Ok(())

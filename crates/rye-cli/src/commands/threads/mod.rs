@@ -46,7 +46,7 @@ pub fn run(global: &GlobalArguments, command: &ThreadCommand) -> CommandResult {
         ThreadCommand::Show { id } => show::show(&open_and_resume()?, id.as_deref()),
         ThreadCommand::Cost { since: Some(since), .. } => spending::spending(&open()?, since),
         ThreadCommand::Cost { id, by, since: None } => cost::cost(&open()?, id.as_deref(), *by),
-        ThreadCommand::Tail { id, tree } => tail::tail(&open_and_resume()?, id, *tree),
+        ThreadCommand::Tail { id, tree } => tail::tail(&open_and_resume()?, id.as_deref(), *tree),
         ThreadCommand::Transcript { id, markdown } => tail::transcript(&open()?, id, *markdown),
         ThreadCommand::Verify { accept_older: true, .. } => verify::accept_older(&open()?),
         ThreadCommand::Verify { id, all: _, accept_older: false } => verify::verify(&open()?, id.as_deref()),

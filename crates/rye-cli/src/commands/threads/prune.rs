@@ -6,6 +6,7 @@ use serde_json::json;
 
 use super::thread_index::ThreadIndex;
 use crate::arguments::PruneArguments;
+use crate::commands::given_command::given_command_with;
 use crate::commands::{CommandContext, CommandResult, confirm};
 use crate::live::format::pluralize;
 use crate::output::{DIM, paint};
@@ -82,7 +83,8 @@ fn prune_options(context: &CommandContext, arguments: &PruneArguments) -> Result
 fn require_consent(context: &CommandContext, options: &PruneOptions, what: &str) -> CommandResult {
     let refuse = || {
         Error::new(Code::ConsentNeeded, format!("nothing was pruned: pruning {what} was not confirmed"))
-            .hint("if you agree: rye thread prune --yes; to see which: rye thread prune --dry-run")
+            .hint(format!("if you agree: {}", given_command_with(&["--yes"])))
+            .hint(format!("to see which: {}", given_command_with(&["--dry-run"])))
     };
     if !context.settings.is_interactive || context.output.is_json {
         return Err(refuse().into());

@@ -15,7 +15,7 @@ use rye_agent::threads::{
     BackgroundHost, FinishedThread, ProviderBackoff, ResumeOptions, StartedThread, Threads, ThreadsSetup,
     finished_response,
 };
-use rye_agent::views::continue_command;
+use rye_agent::views::{continue_command, successor_command};
 use rye_engine::{Code, Engine, EnginePool, Error};
 use serde_json::Value;
 use tokio::runtime::Runtime;
@@ -341,11 +341,14 @@ fn print_outcome(
             error(Code::ThreadSuspended, "suspended").hint(format!("to continue: {command}")).into()
         }
         ThreadStatus::Cancelled | ThreadStatus::Killed => {
-            let hint = format!("to continue from there: rye run {} --continue {id}", finished.directive);
+            let command = successor_command(id, &finished.directive, &finished.provider);
+            let hint = command.map_or(show_hint, |command| format!("to continue from there: {command}"));
             error(Code::ThreadCancelled, outcome.status.as_str()).hint(hint).into()
         }
         ThreadStatus::Error | ThreadStatus::Created | ThreadStatus::Running => {
-            error(Code::ThreadFailed, "failed").hint(show_hint).into()
+            let refusals = view.map(ThreadView::refusal_hints).unwrap_or_default();
+            let failed = error(Code::ThreadFailed, "failed");
+            refusals.iter().fold(failed, |failed, hint| failed.hint(hint.as_str())).hint(show_hint).into()
         }
     })
 }

@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use rye_agent::status::ThreadStatus;
 use rye_agent::store::ThreadRow;
 use rye_agent::thread_id::ThreadId;
 use rye_agent::transcript::{self, PageHeader, TranscriptEvent, TranscriptPosition};
+use rye_engine::{Code, Error};
 use serde_json::Value;
 
 use super::thread_index::ThreadIndex;
@@ -20,8 +22,11 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 const BATCH_SIZE: usize = 1000;
 
 /// `rye thread tail`
-pub fn tail(context: &CommandContext, word: &str, with_tree: bool) -> CommandResult {
-    let (index, row) = ThreadIndex::open_thread(&context.settings, word)?;
+pub fn tail(context: &CommandContext, word: Option<&str>, with_tree: bool) -> CommandResult {
+    let (index, row) = match word {
+        Some(word) => ThreadIndex::open_thread(&context.settings, word)?,
+        None => ThreadIndex::open_latest(&context.settings)?,
+    };
     let mut view = ThreadView::new(ViewOptions {
         stream: false,
         show_inner_calls: with_tree,
@@ -75,6 +80,9 @@ pub fn tail(context: &CommandContext, word: &str, with_tree: bool) -> CommandRes
         events.sort_by(|one, other| one.timestamp.cmp(&other.timestamp));
         print_events(context, &mut view, &events)?;
         if is_quiet && has_stopped {
+            if let Some(row) = &current {
+                ensure_lines(&index, row)?;
+            }
             return print_end(context, &index, &mut view, current.as_ref());
         }
         if is_quiet {
@@ -144,6 +152,7 @@ fn print_transcript(
     as_markdown: bool,
 ) -> CommandResult {
     index.rebuild_files(&row.id, crate::settings::now_ms());
+    ensure_lines(index, row)?;
     let path = index.transcript_path(&row.id);
     if as_markdown && !context.output.is_json {
         let events = transcript::read(&path, TranscriptPosition::default(), usize::MAX)?.events;
@@ -170,6 +179,21 @@ fn print_transcript(
         }
         position = batch.next;
     }
+}
+
+/// Refuses a transcript without a line, of a thread that has stopped and has written some: no lines would look like no events.
+fn ensure_lines(index: &ThreadIndex, row: &ThreadRow) -> CommandResult {
+    let path = index.transcript_path(&row.id);
+    let is_empty = std::fs::metadata(&path).map_or(0, |metadata| metadata.len()) == 0;
+    let has_stopped = row.status.is_terminal() || row.status == ThreadStatus::Suspended;
+    if !is_empty || row.transcript_head.is_none() || !has_stopped {
+        return Ok(());
+    }
+    let error = Error::new(Code::TranscriptTampered, format!("the transcript of {} is missing", row.id))
+        .detail("thread_id", row.id.as_str())
+        .detail("path", path.to_string_lossy())
+        .hint(format!("see what the store has of it: rye thread show {}", row.id));
+    Err(error.into())
 }
 
 /// One event: when, what, and its payload.

@@ -122,6 +122,9 @@ fn answer(
     if question_digest(&record.approval) != question_digest(shown) {
         return Err(gone());
     }
+    // Nothing is recorded of a thread that cannot be resumed.
+    store.verified_thread(&shown.thread)?;
+    store.journal(&shown.thread)?;
     let is_approved = answer.is_approved;
     let proposed = shown.detail.get("proposed").filter(|_| is_approved).cloned();
     let decision = ApprovalDecision {

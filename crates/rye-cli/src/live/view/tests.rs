@@ -82,6 +82,19 @@ fn resumed_view_names_earlier_calls() {
 }
 
 #[test]
+fn answered_call_keeps_its_name() {
+    let mut view = view(false);
+    let start = json!({"tool": "write", "call_id": "1", "input": {"path": "a.txt"}});
+    event(&mut view, ROOT, "tool_call_start", start);
+    event(&mut view, ROOT, "thread_suspended", json!({"cost": {"turns": 1}}));
+    assert!(!view.status_line(0).contains("write"), "it waits for an answer");
+    event(&mut view, ROOT, "thread_resumed", json!({"directive": "a", "model": "m"}));
+    assert!(view.status_line(0).ends_with(" · write"), "{}", view.status_line(0));
+    let result = json!({"call_id": "1", "duration_ms": 3, "output": "text"});
+    assert_eq!(event(&mut view, ROOT, "tool_call_result", result), ["✓ write · path=a.txt · 3 ms"]);
+}
+
+#[test]
 fn budget_wait_names_the_budget() {
     let mut view = view(false);
     let wait = |owner: &str| json!({"thread_id": owner, "what": "spend", "most": 0.02, "used": 0.004, "reserved": 0.01, "asked": 0.008});

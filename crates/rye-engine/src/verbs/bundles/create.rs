@@ -62,6 +62,9 @@ pub struct CreatedBundle {
     pub manifest_hash: Digest,
     /// The key that signed the manifest.
     pub signer: Fingerprint,
+    /// Other keys that signed items of it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub other_signers: Vec<Fingerprint>,
     /// The lockfiles it ships.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub lockfiles: Vec<BundlePath>,
@@ -172,6 +175,8 @@ pub fn stage(engine: &Engine, request: &CreateRequest) -> Result<BundleBuild> {
         collected.files.extend(pins);
     }
     let staged = stage("bundle", &collected)?;
+    let own = key.public_key().fingerprint();
+    let others = collected.signers.iter().filter(|signer| **signer != own).copied().collect();
     let mut files_by_type = BTreeMap::new();
     for entry in staged.manifest.files.values() {
         let word = entry.item_type.map_or(ASSET_TYPE, rye_item::ItemType::as_str);
@@ -184,7 +189,8 @@ pub fn stage(engine: &Engine, request: &CreateRequest) -> Result<BundleBuild> {
         file_count: staged.manifest.files.len(),
         files_by_type,
         manifest_hash: staged.manifest_hash,
-        signer: key.public_key().fingerprint(),
+        signer: own,
+        other_signers: others,
         lockfiles,
         signed,
         excluded: collected.excluded,

@@ -6,6 +6,8 @@
 mod config_resolve;
 mod first_use;
 mod importable;
+mod missing_program;
+mod own_paths;
 mod packages;
 mod program_finder;
 mod prompt;
@@ -14,6 +16,7 @@ mod request;
 mod run;
 mod run_dirs;
 mod run_plan;
+mod timeout_source;
 mod tool;
 mod trace;
 
@@ -25,6 +28,7 @@ use crate::error::{Code, Error, Result};
 
 pub use crate::lockfiles::LockMode;
 pub(crate) use first_use::UsedItems;
+pub(crate) use missing_program::missing_program;
 pub(crate) use program_finder::{FinderInputs, SandboxedFinder};
 pub use prompt::{LoadedDirective, directive_fields, knowledge_text, load_directive};
 pub use request::{

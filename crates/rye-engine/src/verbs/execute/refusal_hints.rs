@@ -46,6 +46,17 @@ pub(super) struct FailedRun<'a> {
     pub(super) is_confined: bool,
 }
 
+/// A key of a tool's metadata, as the language of files with this extension writes it.
+pub(super) fn metadata_key(extension: &str, key: &str) -> String {
+    match extension {
+        ".py" => format!("{} =", key.to_uppercase()),
+        ".js" | ".ts" | ".mjs" => format!("export const {} =", key.to_uppercase()),
+        ".cjs" => format!("const {} =", key.to_uppercase()),
+        ".sh" => format!("# {key}:"),
+        _ => format!("{key}:"),
+    }
+}
+
 impl FailedRun<'_> {
     /// One line for each rule that `text`, the tool's output, shows to have been met.
     pub(super) fn explain(&self, text: &str) -> Vec<String> {
@@ -76,13 +87,14 @@ impl FailedRun<'_> {
 
     /// The key of a tool's metadata, as the tool's language writes it.
     fn metadata_key(&self, key: &str) -> String {
-        let extension = self.tool_path().and_then(|path| Some(path.extension()?.to_str()?.to_owned()));
-        match extension.as_deref() {
-            Some("py") => format!("{} =", key.to_uppercase()),
-            Some("js" | "ts" | "mjs" | "cjs") => format!("export const {} =", key.to_uppercase()),
-            Some("sh") => format!("# {key}:"),
-            _ => format!("{key}:"),
-        }
+        metadata_key(&self.extension(), key)
+    }
+
+    /// The extension of the tool's file, with the dot.
+    fn extension(&self) -> String {
+        let path = self.tool_path();
+        let extension = path.as_ref().and_then(|path| path.extension()?.to_str());
+        extension.map(|extension| format!(".{extension}")).unwrap_or_default()
     }
 
     /// A line of the sandbox, which writes metadata as YAML does, as the tool's language writes it.
@@ -189,16 +201,34 @@ impl FailedRun<'_> {
             let name = module.split('.').next()?;
             let is_name = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
             let is_beside = folder.join(format!("{name}.py")).is_file() || folder.join(name).is_dir();
-            return (is_name && is_beside)
-                .then(|| self.sibling_hint(&format!("`{name}`"), &folder, "__init__.py"));
+            return match (is_name, is_beside) {
+                (true, true) => Some(self.sibling_hint(&format!("`{name}`"), &folder, "__init__.py")),
+                // Python names the whole path only if its first part was found.
+                (true, false) if module == name && !name.starts_with('_') && self.extension() == ".py" => {
+                    Some(self.package_hint(name))
+                }
+                (true | false, _) => None,
+            };
         }
-        let (_, rest) = line.split_once("Cannot find module ")?;
+        let missing = ["Cannot find module ", "Cannot find package "];
+        let (_, rest) = missing.iter().find_map(|words| line.split_once(words))?;
         let module = quoted(rest)?;
         let name = Path::new(&module).file_name()?.to_str()?.to_owned();
         let is_beside = ["", ".js", ".mjs", ".cjs", ".ts"]
             .iter()
             .any(|end| folder.join(format!("{name}{end}")).is_file());
-        is_beside.then(|| self.sibling_hint(&format!("`{name}`"), &folder, "package.json"))
+        if is_beside {
+            return Some(self.sibling_hint(&format!("`{name}`"), &folder, "package.json"));
+        }
+        let is_script = matches!(self.extension().as_str(), ".js" | ".ts" | ".mjs" | ".cjs");
+        node_package(&module).filter(|_| is_script).map(|name| self.package_hint(name))
+    }
+
+    fn package_hint(&self, name: &str) -> String {
+        format!(
+            "the tool has no package with `{name}`; if a package is called so, too, add it to the signed tool: {} [\"{name}\"]",
+            self.metadata_key("dependencies")
+        )
     }
 
     fn sibling_hint(&self, name: &str, folder: &Path, marker: &str) -> String {
@@ -218,6 +248,17 @@ impl FailedRun<'_> {
             if category.is_empty() { "*".to_owned() } else { format!("{category}/*") }
         )
     }
+}
+
+/// The npm package that a name in an `import` is of: neither a path nor a part of Node.
+fn node_package(module: &str) -> Option<&str> {
+    let is_character = |byte: u8| byte.is_ascii_alphanumeric() || b"@/._-".contains(&byte);
+    if module.starts_with(['.', '/']) || !module.bytes().all(is_character) {
+        return None;
+    }
+    let segments = if module.starts_with('@') { 2 } else { 1 };
+    let end = module.match_indices('/').nth(segments - 1).map_or(module.len(), |(index, _)| index);
+    module.get(..end).filter(|name| !name.is_empty())
 }
 
 fn shown(path: &Path) -> String {

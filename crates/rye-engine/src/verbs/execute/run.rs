@@ -70,10 +70,7 @@ pub(super) fn failure_error(failure: &RunFailure, has_output: bool) -> Error {
     let hint = match failure {
         RunFailure::Tool(_) if has_output => OUTPUT_HINT,
         RunFailure::Tool(_) => return Error::new(code, failure.message()),
-        RunFailure::TimedOut(_) => {
-            "all its processes were ended; set `timeout` in its runtime to allow more time"
-        }
-        RunFailure::Cancelled => "all its processes were ended",
+        RunFailure::TimedOut(_) | RunFailure::Cancelled => "all its processes were ended",
         RunFailure::StoppedBySandbox(_) => {
             "all its processes were ended; limits are in the setting `sandbox.limits`"
         }
@@ -217,6 +214,7 @@ fn run_process(
     };
     let result = match process.result {
         ResultMode::LastJsonLine if request.needs_whole_answer => ResultMode::WholeJsonObject,
+        ResultMode::Channel if request.needs_whole_answer => ResultMode::UniqueChannel,
         result => result,
     };
     let mut outcome = match finished.exit {

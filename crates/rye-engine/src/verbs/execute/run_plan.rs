@@ -19,6 +19,7 @@ use serde_json::{Map, Value, json};
 
 use super::ExecuteRequest;
 use super::importable::{Importable, tools_folder, verified_file};
+use super::missing_program;
 use super::packages::{self, InstalledPackages, PackageRequest};
 use super::program_finder::{FinderInputs, SandboxedFinder};
 use super::run_dirs;
@@ -31,8 +32,8 @@ use crate::programs::ProgramCollector;
 /// A tool's files, verified and where they are run from.
 #[derive(Debug)]
 pub(super) struct StagedRun {
-    context: TemplateContext,
-    anchor: Option<Anchor>,
+    pub(super) context: TemplateContext,
+    pub(super) anchor: Option<Anchor>,
     pub(super) verified_deps: Option<Vec<LockedFile>>,
     package_request: Option<PackageRequest>,
 }
@@ -369,8 +370,10 @@ pub(super) fn plan_run(
         resolved_config: call.config,
         max_timeout: Duration::from_secs_f64(max.clamp(1.0, 604_800.0)),
     };
-    let mut invocation = invocation::build_invocation(chain, &invocation_inputs)
-        .map_err(|error| invalid(error.to_string()))?;
+    let mut invocation = invocation::build_invocation(chain, &invocation_inputs).map_err(|error| {
+        missing_program::interpreter_error(chain, &environment, &error)
+            .unwrap_or_else(|| invalid(error.to_string()))
+    })?;
     if let (Invocation::Process(process), Some(cwd)) = (&mut invocation, anchor_cwd)
         && process.cwd.is_none()
     {
@@ -397,7 +400,7 @@ pub(super) fn plan_run(
     Ok(RunPlan { invocation, environment, sandbox: plan, cwd: folder, temporary, packages })
 }
 
-fn contributions(chain: &Chain) -> Vec<Contribution<'_>> {
+pub(super) fn contributions(chain: &Chain) -> Vec<Contribution<'_>> {
     let elements = chain.elements().iter().rev();
     elements
         .map(|element| Contribution {

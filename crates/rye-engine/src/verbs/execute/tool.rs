@@ -12,7 +12,10 @@ use super::program_finder::HelperRun;
 use super::run::{self, RunOutput};
 use super::run_plan::{self, RunPlan};
 use super::trace::RunTrace;
-use super::{Caller, ExecuteMode, ExecuteRequest, ExecuteResponse, config_resolve, first_use, packages};
+use super::{
+    Caller, ExecuteMode, ExecuteRequest, ExecuteResponse, config_resolve, first_use, missing_program,
+    own_paths, packages, timeout_source,
+};
 use crate::agent_actions;
 use crate::chain_cache;
 use crate::engine::Engine;
@@ -95,7 +98,8 @@ fn execute_chain(
     if let Some(temporary) = plan.temporary.take() {
         engine.host.temporary_folders.release(temporary);
     }
-    let output = output?;
+    let mut output = output.map_err(|error| missing_program::name_element(chain, &plan, error))?;
+    own_paths::name_own_files(&mut output, chain, &staged);
     trace.add_step("run", || output.trace.clone());
     messages.warnings.extend(output.warnings.iter().cloned());
     extra.insert("duration_ms".to_owned(), json!(elapsed_ms(started)));
@@ -115,11 +119,10 @@ fn execute_chain(
     }
     extra.insert("lock".to_owned(), lock);
     messages.warnings.extend(silent_function_warning(chain, &output));
-    let hint = typescript_hint(chain, &output);
-    build_response(item, output, extra, trace, messages).map_err(|error| match hint {
-        Some(hint) => error.hint(hint),
-        None => error,
-    })
+    let typescript = typescript_hint(chain, &output).map(str::to_owned);
+    let hints = [typescript, timeout_source::hint(chain, &plan, &output)];
+    build_response(item, output, extra, trace, messages)
+        .map_err(|error| hints.into_iter().flatten().fold(error, Error::hint))
 }
 
 /// A tool that defines `execute` and was run as a program that printed nothing.

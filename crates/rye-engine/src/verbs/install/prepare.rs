@@ -5,8 +5,8 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use lillux::Digest;
 use lillux::file::{self, LockedTempDir};
+use lillux::{Digest, Fingerprint};
 use rye_bundle::archive::{self, ArchiveLimits};
 use rye_bundle::capabilities::BundleCapabilities;
 use rye_bundle::contents;
@@ -15,11 +15,11 @@ use rye_bundle::install::{
 };
 use rye_bundle::manifest::is_never_installed;
 use rye_bundle::signer_history::BundleCandidate;
-use rye_bundle::verify::{self, BundleScope, VerifyContext, VerifyFileProgress};
+use rye_bundle::verify::{self, BundleScope, ManifestSigner, VerifyContext, VerifyFileProgress};
 use rye_bundle::{BundlePath, Manifest, object};
 use rye_item::space::SpaceTier;
 use rye_item::text::one_line;
-use rye_item::{BundleId, ItemId, ItemRef, ItemType};
+use rye_item::{BundleId, ItemId, ItemRef, ItemType, Space};
 use rye_space::bundle::BundleOrigin;
 use rye_space::spaces::CandidatePath;
 use rye_trust::Subject;
@@ -254,6 +254,7 @@ impl Preparation<'_> {
         let manifest = file.manifest().map_err(|_| verification_error(&report))?.clone();
         let id = manifest.id.clone();
         check_not_built_in(engine, &id)?;
+        check_item_signers(engine, &target, &report, &signer)?;
         let candidate = BundleCandidate {
             signer: Some(signer.key.clone()),
             version: manifest.version.clone(),
@@ -451,6 +452,34 @@ fn others(engine: &Engine, item: &ItemRef) -> Vec<(ItemRef, CandidatePath)> {
 }
 
 /// The refusal of a bundle that is not what its manifest says: every file that is not.
+/// Refuses a bundle with items that would be refused once they are installed: there its signer alone vouches for them,
+/// beside the keys that the user trusts.
+fn check_item_signers(
+    engine: &Engine,
+    target: &InstallTarget,
+    report: &verify::BundleReport,
+    signer: &ManifestSigner,
+) -> Result<()> {
+    let space = if target.tier == SpaceTier::User { Space::User } else { Space::Project };
+    let keys = &engine.workspace.keys;
+    let is_refused = |key: &&Fingerprint| **key != signer.fingerprint && keys.find(key, &space).is_none();
+    let refused: Vec<String> =
+        report.item_signers.iter().filter(is_refused).map(ToString::to_string).collect();
+    if refused.is_empty() {
+        return Ok(());
+    }
+    let message = format!(
+        "`{}` is signed by {}, but items of it by {}, which you do not trust",
+        report.bundle_id,
+        signer.fingerprint,
+        refused.join(", ")
+    );
+    Err(Error::new(Code::UnknownSigner, message)
+        .detail("fingerprints", refused)
+        .hint("its maker reads these items, signs them with their own key, and makes the bundle again")
+        .hint("or, if you know the owner of that key: rye keys trust FILE"))
+}
+
 fn verification_error(report: &verify::BundleReport) -> Error {
     let id = &report.bundle_id;
     let reason = match &report.manifest_error {

@@ -87,7 +87,9 @@ pub(super) fn evaluate_trust(
                 )
                 .hint("ask its maker, by another channel than the bundle itself, whether that is intended");
                 return Err(match flags {
-                    Some(flags) => error.hint(format!("if it is: rye install … {}", flags.join(" "))),
+                    Some(flags) => {
+                        error.hint(format!("if it is, give the same command with {}", flags.join(" ")))
+                    }
                     None => error,
                 });
             }

@@ -85,6 +85,20 @@ pub struct ProjectSigner {
     identity: Option<Identity>,
 }
 
+impl ProjectSigner {
+    /// Whether its identity is in the project, so that those who clone it can trust what it signed.
+    #[must_use]
+    pub fn is_published(&self) -> bool {
+        self.identity.is_some()
+    }
+
+    /// Whether the user accepts its items, or will after joining.
+    #[must_use]
+    pub fn is_accepted(&self) -> bool {
+        matches!(self.status, SignerStatus::Own | SignerStatus::Trusted | SignerStatus::New)
+    }
+}
+
 /// A bundle that is installed in the project, or that its manifest asks for.
 #[derive(Clone, Debug, Serialize)]
 pub struct ProjectBundle {
@@ -140,8 +154,19 @@ pub struct JoinReview {
 
 impl JoinReview {
     /// Leaves everything alone that other keys than these signed: it stays as it is.
-    pub fn retain_keys(&mut self, fingerprints: &[Fingerprint]) {
+    ///
+    /// # Errors
+    /// When one of them signed nothing here.
+    pub fn retain_keys(&mut self, fingerprints: &[Fingerprint]) -> Result<()> {
         let is_named = |fingerprint: &Fingerprint| fingerprints.contains(fingerprint);
+        let is_known = |fingerprint: &&Fingerprint| {
+            self.signers.iter().any(|signer| signer.fingerprint == **fingerprint)
+                || self.bundles.iter().any(|bundle| bundle.signer == Some(**fingerprint))
+        };
+        if let Some(unknown) = fingerprints.iter().find(|fingerprint| !is_known(fingerprint)) {
+            let message = format!("the key {unknown} signed nothing in this project");
+            return Err(Error::new(Code::InvalidArgument, message).hint("see who signed its items: rye join"));
+        }
         for signer in &mut self.signers {
             if signer.status == SignerStatus::New && !is_named(&signer.fingerprint) {
                 signer.status = SignerStatus::NotNamed;
@@ -152,6 +177,7 @@ impl JoinReview {
                 bundle.status = SignerStatus::NotNamed;
             }
         }
+        Ok(())
     }
 
     /// Whether there is nothing left to agree to.
@@ -190,6 +216,9 @@ pub struct JoinResponse {
     pub newly_approved: bool,
     /// The project's programs that its tools may run on.
     pub recorded: ProgramRecordReport,
+    /// Whether the own identity is in the project.
+    #[serde(rename = "published")]
+    pub is_published: bool,
 }
 
 /// Looks at everything a project brings along. Changes nothing.
@@ -430,5 +459,31 @@ pub fn accept(
         needs_sync: review.bundles.iter().any(|bundle| !bundle.installed),
         newly_approved,
         recorded,
+        is_published: is_own_identity_published(&engine),
     })
+}
+
+fn is_own_identity_published(engine: &Engine) -> bool {
+    let own = engine.workspace.own_key.as_ref();
+    let documents = engine.workspace.project_documents();
+    documents.iter().filter_map(|found| found.identity.as_ref().ok()).any(|found| own == Some(&found.key))
+}
+
+/// The failure of a project whose items a clone would refuse: the identity of a key that signed them is not in it.
+pub(crate) fn unpublished_error(engine: &Engine) -> Option<Error> {
+    let (identities, _) = identities::check_identities(engine, engine.workspace.project_documents());
+    let (_, bundle_files) = project_bundles(engine);
+    let signers = signed_items(engine, &identities, &bundle_files).signers;
+    // A key that was trusted here by hand may be meant for this machine alone.
+    let is_refused_in_clones =
+        |status: SignerStatus| matches!(status, SignerStatus::Own | SignerStatus::NoIdentity);
+    let first =
+        signers.iter().find(|signer| !signer.is_published() && is_refused_in_clones(signer.status))?;
+    let items = rye_item::text::counted(first.items, "item");
+    let message =
+        format!("the identity of {}, which signed {items}, is not in the project", first.fingerprint);
+    Some(Error::new(Code::Untrusted, message).hint(match first.status {
+        SignerStatus::Own => "without it every clone refuses them: rye keys publish, then commit it",
+        _ => "without it they are refused: their owner runs rye keys publish, and commits it",
+    }))
 }

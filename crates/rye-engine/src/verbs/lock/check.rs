@@ -66,6 +66,9 @@ pub struct ToolLockCheck {
     /// Everything that differs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub differences: Vec<LockDifference>,
+    /// Where the lockfile that differs lies.
+    #[serde(skip)]
+    differing: Option<SpaceTier>,
 }
 
 /// The answer of a check.
@@ -116,15 +119,22 @@ impl LockCheckReport {
         let error = Error::new(Code::NotPinned, message);
         let error =
             if self.refused > 0 { error.hint("see why a tool is refused: rye why tool ID") } else { error };
-        Some(
-            error.hint(
+        let is_own_pin = |tool: &&ToolLockCheck| tool.differing == Some(SpaceTier::User);
+        let own_pins = self.tools.iter().filter(is_own_pin).count();
+        let error = match own_pins {
+            0 => error,
+            _ => error.hint("if you agree with what changed, pin it for yourself: rye lock update ID"),
+        };
+        Some(match bad - own_pins {
+            0 => error,
+            _ => error.hint(
                 "if the tools are correct: rye lock update --all --scope project, then commit lockfiles/",
             ),
-        )
+        })
     }
 }
 
-/// Checks every tool of the project as `--locked` would. With `scope`, only lockfiles there make a tool pinned.
+/// Checks every tool of the project as `--locked` would. With `scope`, only lockfiles there are compared.
 ///
 /// # Errors
 /// When not inside a project. What is not pinned is in the answer.
@@ -180,6 +190,7 @@ fn check_tool(
         lockfiles: Vec::new(),
         why,
         differences: Vec::new(),
+        differing: None,
     };
     let resolved = match resolve(&item) {
         Ok(resolved) => resolved,
@@ -191,32 +202,28 @@ fn check_tool(
         return ToolLockCheck { version, ..with_state(ToolLockState::Refused, Some(why)) };
     }
     let path_text = |path: &PathBuf| path.display().to_string();
-    let checked = match lockfiles::check(engine, &resolved) {
+    let checked = match lockfiles::check_in(engine, &resolved, scope) {
         Err(error) => with_state(ToolLockState::Corrupt, Some(error.message)),
-        Ok(LockState::None) => with_state(ToolLockState::Unpinned, Some("no lockfile pins it".to_owned())),
+        Ok(LockState::None) => {
+            let why = match scope {
+                Some(scope) => format!("no lockfile of {scope} scope pins it"),
+                None => "no lockfile pins it".to_owned(),
+            };
+            with_state(ToolLockState::Unpinned, Some(why))
+        }
         Ok(LockState::Stale { path, why }) => {
             ToolLockCheck { lockfiles: vec![path_text(&path)], ..with_state(ToolLockState::Stale, Some(why)) }
         }
         Ok(LockState::Mismatch(mismatch)) => ToolLockCheck {
             lockfiles: vec![path_text(&mismatch.path)],
             differences: mismatch.differences.clone(),
+            differing: Some(mismatch.scope),
             ..with_state(ToolLockState::Mismatch, mismatch.differences.first().map(ToString::to_string))
         },
-        Ok(LockState::Matched { lockfiles }) => {
-            let is_in_scope = scope.is_none_or(|scope| is_pinned_in(engine, &resolved, scope));
-            let (state, why) = match scope {
-                Some(scope) if !is_in_scope => {
-                    (ToolLockState::Unpinned, Some(format!("no lockfile of {scope} scope pins it")))
-                }
-                Some(_) | None => (ToolLockState::Ok, None),
-            };
-            ToolLockCheck { lockfiles: lockfiles.iter().map(path_text).collect(), ..with_state(state, why) }
-        }
+        Ok(LockState::Matched { lockfiles }) => ToolLockCheck {
+            lockfiles: lockfiles.iter().map(path_text).collect(),
+            ..with_state(ToolLockState::Ok, None)
+        },
     };
     ToolLockCheck { version, ..checked }
-}
-
-fn is_pinned_in(engine: &Engine, resolved: &lockfiles::ResolvedTool, scope: SpaceTier) -> bool {
-    locations::effective_lockfiles(engine, resolved)
-        .is_ok_and(|found| found.iter().any(|found| found.tier == scope))
 }

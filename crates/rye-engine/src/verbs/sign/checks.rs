@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::path::Path;
 
-use rye_exec::chain::{self, Trail};
+use rye_exec::chain::{self, ChainError, Trail};
 use rye_exec::parameters::{ParameterError, Violation};
 use rye_item::diagnostic::attach_snippets;
 use rye_item::{Diagnostic, ItemRef, ItemType, SourcePosition};
@@ -52,7 +52,10 @@ pub(super) fn check_item(engine: &Engine, located: &ItemFile) -> SignChecks {
         list.sort_by_key(|diagnostic| (diagnostic.position.is_none(), diagnostic.position));
         attach_snippets(list, &source);
     }
-    checks.warnings.extend(located.missing_name_line().map(|line| {
+    // Of a text that could not be read, it is not known whether it states a name.
+    let parsed = located.parsed();
+    let name_line = located.missing_name_line().filter(|_| parsed.problems.is_empty() || parsed.is_complete);
+    checks.warnings.extend(name_line.map(|line| {
         Diagnostic::new(format!(
             "it has no name, so a copy under another id of its category may verify too; add the line: {line}"
         ))
@@ -94,7 +97,14 @@ fn check_executor(engine: &Engine, located: &ItemFile, checks: &mut SignChecks) 
                 )));
             }
         }
-        Err(error) => checks.warnings.push(at(format!("it cannot run yet: {error}"))),
+        Err(error) => {
+            let meant = match &error {
+                ChainError::ExecutorNotFound { executor, .. } => engine.meant_executor(executor),
+                _ => None,
+            };
+            let meant = meant.map_or_else(String::new, |meant| format!("; {meant}"));
+            checks.warnings.push(at(format!("it cannot run yet: {error}{meant}")));
+        }
     }
 }
 
@@ -110,6 +120,7 @@ fn find_problems(engine: &Engine, located: &ItemFile) -> Vec<Diagnostic> {
         return vec![Diagnostic::new("the file is empty")];
     }
     problems.extend(first_line_problem(located));
+    problems.extend(located.indentation_problem());
     if item.item_type == ItemType::Config
         && let Some(schema) = engine.workspace.schema_for(&item.id)
     {

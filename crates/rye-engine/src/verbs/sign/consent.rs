@@ -13,6 +13,7 @@ use rye_trust::{Subject, TrustVerdict};
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::signers::has_line_of_another;
 use crate::agent_actions::review;
 use crate::engine::Engine;
 
@@ -29,6 +30,8 @@ pub enum ItemSignState {
     Changed,
     /// The user never signed it here.
     New,
+    /// It has the signature line of another key, whether that fits or not.
+    Other,
 }
 
 /// An item that may be signed.
@@ -88,6 +91,7 @@ impl SignCandidate {
         let state = match (is_signed_by_user(engine, located), &previous) {
             (true, _) => ItemSignState::Signed,
             (false, Some(_)) => ItemSignState::Changed,
+            (false, None) if has_line_of_another(engine, located) => ItemSignState::Other,
             (false, None) => ItemSignState::New,
         };
         let known = match (state, previous) {
@@ -105,7 +109,7 @@ impl SignCandidate {
         match self.state {
             ItemSignState::Signed => true,
             ItemSignState::Changed => self.added.is_empty(),
-            ItemSignState::New => false,
+            ItemSignState::New | ItemSignState::Other => false,
         }
     }
 
@@ -122,6 +126,7 @@ impl SignCandidate {
     pub fn reason(&self) -> &'static str {
         match self.state {
             ItemSignState::New => "you never signed it here",
+            ItemSignState::Other => "another key signed it",
             ItemSignState::Changed | ItemSignState::Signed => "it asks for more than when you signed it",
         }
     }

@@ -65,6 +65,20 @@ fn answers_that_report_a_failure_block() {
 }
 
 #[test]
+fn printed_answers_with_duplicate_keys_block() {
+    for text in [
+        r#"{"call":{"block":"no"},"call":{}}"#,
+        r#"{"call":{"block":"no","block":null}}"#,
+        r#"{"call":{"arguments":{"a":{"b":1,"b":2}}}}"#,
+        r#"{"rows":[{"a":1,"a":1}]}"#,
+    ] {
+        let printed = json!({"stdout": text, "stderr": "", "return_code": 0});
+        assert!(!is_made_after(&printed, 6), "{text}");
+        assert!(is_made_after(&printed, 5), "recorded threads go on as they did: {text}");
+    }
+}
+
+#[test]
 fn only_policies_before_calls_are_read_as_a_whole() {
     for (event, is_read_as_a_whole) in [("before_tool", true), ("before_model", true), ("after_step", false)]
     {

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::config_keys::config_with;
 use super::harness::{Harness, TestSpec, call_response, text_response};
 use crate::config::Criticality;
 use crate::machine::Effect;
@@ -35,6 +36,58 @@ fn reported_cost_is_added_and_booked() {
     assert_eq!(play.state.calls, 3, "the next model call has a number of its own");
     play.respond(text_response("done"));
     assert_eq!(play.replay().cost, play.state.cost);
+}
+
+/// What the machine takes of a reported cost, whatever tool of this name answered: what is booked, and why not.
+fn booked(origin: &str, params: &Value, revision: u32) -> (Option<Nanos>, Vec<Value>) {
+    let action = json!({
+        "primary": "execute", "item_type": "tool",
+        "item_id": "rye/agent/threads/internal/cost_tracker", "params": params,
+    });
+    let hook = json!({"id": "own", "event": "after_step", "action": action});
+    let mut spec = TestSpec { revision, ..TestSpec::default() };
+    match origin {
+        "directive" => spec.hooks = json!([hook]),
+        _ => {
+            let mut hook = hook;
+            hook["origin"] = json!(origin);
+            spec.config = config_with("hook_conditions", &["builtin_hooks"], json!([hook]));
+        }
+    }
+    let mut play = Harness::start(spec);
+    play.respond(call_response(&["allowed"]));
+    play.finish_tool(0, "ok");
+    let failed = play.emitted.iter().filter(|(event, _)| event == "hook_failed");
+    let failed = failed.map(|(_, payload)| payload["error"].clone()).collect();
+    let spend = play.drain().into_iter().find_map(|effect| match effect {
+        Effect::RecordSpend { used, .. } => Some(used.spend),
+        _ => None,
+    });
+    (spend, failed)
+}
+
+#[test]
+fn directive_hook_books_no_reported_cost() {
+    // The answer of a tool that stands in the place of the built-in one, to a call that only asks.
+    let answer = json!({"added": {"spend": "1000"}});
+    let refusal = json!(crate::capability::LEDGER_REFUSAL);
+    assert_eq!(booked("directive", &answer, 6), (None, vec![refusal.clone()]));
+    assert_eq!(booked("project", &answer, 6), (None, vec![refusal]));
+    assert_eq!(booked("directive", &answer, 5), (Some(Nanos(1_000_000_000_000)), Vec::new()));
+    assert_eq!(booked("user", &answer, 6), (Some(Nanos(1_000_000_000_000)), Vec::new()));
+}
+
+#[test]
+fn huge_reported_cost_fails_its_hook() {
+    for added in [
+        json!({"input_tokens": u64::MAX}),
+        json!({"turns": u64::MAX, "spend": 1}),
+        json!({"spend": 9_000_000_000_u64}),
+        json!({"spend": "much"}),
+    ] {
+        let (spend, failed) = booked("user", &json!({"added": added}), 6);
+        assert_eq!((spend, failed.len()), (None, 1), "{added}: {failed:?}");
+    }
 }
 
 #[test]

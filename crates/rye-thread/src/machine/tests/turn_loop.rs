@@ -4,8 +4,10 @@ use crate::model::{ChatMessage, FinishReason};
 use serde_json::{Value, json};
 
 use super::harness::{Harness, TestSpec, call_response, model_error, text_response};
+use crate::limits::LimitReached;
 use crate::machine::{BudgetRefusal, BudgetResource, Effect, ThreadEvent, ThreadOutcome};
 use crate::money::Nanos;
+use crate::spec::MACHINE_REVISION;
 use crate::status::{SuspendReason, ThreadStatus};
 use crate::thread_id::ThreadId;
 
@@ -342,11 +344,37 @@ fn missing_outputs_are_requested() {
     assert_eq!(outcome(&play).status, ThreadStatus::Completed, "{:?}", outcome(&play));
     assert_eq!(outcome(&play).outputs.as_ref().map(|outputs| outputs["path"].clone()), Some(json!("a.txt")));
 
-    let mut play = Harness::start(TestSpec { outputs, ..TestSpec::default() });
-    for _ in 0..3 {
-        play.respond(text_response("I am done."));
-    }
-    assert_eq!(outcome(&play).status, ThreadStatus::Error, "never returned");
+    let ended = |revision: u32| {
+        let outputs = outputs.clone();
+        let mut play = Harness::start(TestSpec { outputs, revision, ..TestSpec::default() });
+        for text in ["I am done.", "Done, I said.", "Done!"] {
+            play.respond(text_response(text));
+        }
+        outcome(&play).clone()
+    };
+    assert_eq!(ended(MACHINE_REVISION).status, ThreadStatus::Error, "never returned");
+    assert_eq!(ended(MACHINE_REVISION).result.as_deref(), Some("Done!"));
+    // A thread that an older release started replays as it ran.
+    assert_eq!(ended(5).result.as_deref(), Some("I am done.Done, I said.Done!"));
+}
+
+#[test]
+fn reached_duration_names_stopped_calls() {
+    let expired = |revision: u32| {
+        let limits = json!({"duration_seconds": 2});
+        let mut play = Harness::start(TestSpec { limits, revision, ..TestSpec::default() });
+        play.respond(call_response(&["allowed"]));
+        play.drain();
+        play.apply(ThreadEvent::Expired { spend: Nanos(0), partial: None });
+        let reached = serde_json::from_value::<LimitReached>(outcome(&play).detail.clone());
+        (reached.expect("a limit"), outcome(&play).error.clone().unwrap_or_default())
+    };
+    let (reached, message) = expired(MACHINE_REVISION);
+    assert_eq!((reached.stopped.len(), reached.suggested_raise().as_str()), (1, "+60"));
+    assert!(message.contains("team/allowed` was stopped and needs more time"), "{message}");
+    let (reached, message) = expired(5);
+    assert_eq!((reached.stopped.len(), reached.suggested_raise().as_str()), (0, "+2"));
+    assert!(!message.contains("was stopped"), "{message}");
 }
 
 #[test]
@@ -421,19 +449,14 @@ fn refused_call_reports_needed_raise() {
         rolling: None,
     };
     play.apply(ThreadEvent::BudgetRefused(refusal));
-    let reached: crate::limits::LimitReached =
-        serde_json::from_value(outcome(&play).detail.clone()).expect("what ran out");
+    let reached: LimitReached = serde_json::from_value(outcome(&play).detail.clone()).expect("what ran out");
     assert_eq!(reached.suggested_raise(), "+4940");
     assert!(outcome(&play).error.as_deref().is_some_and(|why| why.contains("the next call may need 5000")));
-    let spend =
-        crate::limits::LimitReached::new("spend", json!(0.0004), json!(0.001)).with_needed(json!(0.01234567));
+    let spend = LimitReached::new("spend", json!(0.0004), json!(0.001)).with_needed(json!(0.01234567));
     assert_eq!(spend.suggested_raise(), "+0.011746");
-    assert_eq!(
-        crate::limits::LimitReached::new("spend", json!(0.05), json!(0.05)).suggested_raise(),
-        "+0.05"
-    );
+    assert_eq!(LimitReached::new("spend", json!(0.05), json!(0.05)).suggested_raise(), "+0.05");
     // One that went past it needs what it is over, too.
-    assert_eq!(crate::limits::LimitReached::new("tokens", json!(900), json!(300)).suggested_raise(), "+900");
+    assert_eq!(LimitReached::new("tokens", json!(900), json!(300)).suggested_raise(), "+900");
 }
 
 #[test]

@@ -20,7 +20,7 @@ use rye_item::text::counted;
 use serde_json::{Value, json};
 
 use super::tool::RunMessages;
-use super::{ExecuteMode, ExecuteRequest, run_plan};
+use super::{ExecuteMode, ExecuteRequest, missing_program, run_plan};
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
 use crate::lockfiles::{self, LockMode};
@@ -264,6 +264,10 @@ pub(super) fn ensure_installed(
 
 fn base_interpreter(chain: &Chain, environment: &Environment, variable: &str) -> Result<PathBuf> {
     environment.variables.get(variable).map(PathBuf::from).ok_or_else(|| {
+        let missing = environment.missing_interpreters.iter().find(|missing| missing.variable == variable);
+        if let Some(missing) = missing {
+            return missing_program::error(chain, missing);
+        }
         Error::new(Code::NoInterpreter, format!("no interpreter for `{variable}` was found"))
             .for_item(chain.tool().item().item_ref())
             .hint("install Python 3, or name it: rye config show execution/environment")
