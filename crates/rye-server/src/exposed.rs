@@ -92,11 +92,9 @@ pub(crate) fn find_exposed(engine: &Engine, patterns: &[String]) -> Result<Vec<E
         exposed.push(ExposedTool { tool, item_id: item_id.clone() });
     }
     // The names of threads depend on what else is there; a client's list of allowed tools must not.
-    let ids: Vec<&str> = exposed.iter().map(|exposed| exposed.item_id.as_str()).collect();
     let own: Vec<&str> = agent_tool_schemas().into_iter().map(|tool| tool.name).collect();
-    let names = definitions::stable_names(&ids, &own);
-    for (exposed, name) in exposed.iter_mut().zip(names) {
-        exposed.tool.name = name.into();
+    for exposed in &mut exposed {
+        exposed.tool.name = definitions::stable_name(&exposed.item_id, &own).into();
     }
     Ok(exposed)
 }

@@ -6,5 +6,5 @@ mod names;
 mod tests;
 
 pub use build::{OutputField, PreloadOptions, build};
-pub use names::stable_names;
+pub use names::stable_name;
 pub use rye_thread::definitions::*;

@@ -47,26 +47,40 @@ fn plain_name(id: &str) -> String {
     id.chars().map(|letter| if letter.is_ascii_alphanumeric() { letter } else { '_' }).collect()
 }
 
-/// Names that lists of allowed tools can rely on: whatever other items appear, a name never comes to mean another item. Items of
-/// one plain name, and those whose plain name is in `reserved`, all have a part of their id's digest in their names.
+/// A name that lists of allowed tools can rely on: it follows from the id alone, so that it never comes to mean another item.
+/// `team/deploy` is `team_deploy`, `team/web/deploy` is `team_web__deploy`; where the id cannot be told from such a name, or the
+/// name is in `reserved`, a part of the id's digest is added.
 #[must_use]
-pub fn stable_names(ids: &[&str], reserved: &[&str]) -> Vec<String> {
-    let plain: Vec<String> = ids.iter().map(|id| plain_name(id)).collect();
-    let is_taken = |name: &String| {
-        name.len() > MAX_NAME_LEN
-            || reserved.contains(&name.as_str())
-            || plain.iter().filter(|other| *other == name).count() > 1
+pub fn stable_name(id: &str, reserved: &[&str]) -> String {
+    let readable = match id.split_once('/') {
+        Some((first, rest)) => format!("{first}_{}", rest.replace('/', "__")),
+        None => id.to_owned(),
     };
-    let name = |(id, plain): (&&str, &String)| match is_taken(plain) {
-        false => plain.clone(),
-        true => {
-            let hex = Digest::of(id.as_bytes()).to_hex();
-            let suffix = &hex[..STABLE_DIGITS.min(hex.len())];
-            let available = MAX_NAME_LEN.saturating_sub(suffix.len() + 1);
-            format!("{}_{suffix}", &plain[..plain.len().min(available)])
-        }
-    };
-    ids.iter().zip(&plain).map(name).collect()
+    let is_plain = readable.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+    let is_own = is_plain && named_id(&readable) == id && !ends_with_digest(&readable);
+    if is_own && readable.len() <= MAX_NAME_LEN && !reserved.contains(&readable.as_str()) {
+        return readable;
+    }
+    let (plain, hex) = (plain_name(id), Digest::of(id.as_bytes()).to_hex());
+    let suffix = &hex[..STABLE_DIGITS.min(hex.len())];
+    let available = MAX_NAME_LEN.saturating_sub(suffix.len() + 1);
+    format!("{}_{suffix}", &plain[..plain.len().min(available)])
+}
+
+/// The one id that a readable name stands for.
+fn named_id(name: &str) -> String {
+    match name.split_once('_') {
+        Some((first, rest)) => format!("{first}/{}", rest.replace("__", "/")),
+        None => name.to_owned(),
+    }
+}
+
+/// Whether a name could be that of another id with its digest.
+fn ends_with_digest(name: &str) -> bool {
+    let digest = name.rsplit_once('_').map(|(_, digest)| digest);
+    digest.is_some_and(|digest| {
+        digest.len() == STABLE_DIGITS && digest.bytes().all(|byte| byte.is_ascii_hexdigit())
+    })
 }
 
 #[cfg(test)]
@@ -89,14 +103,43 @@ mod tests {
 
     #[test]
     fn stable_names_never_change_hands() {
-        let alone = stable_names(&["team/show_all"], &["rye_sign"]);
-        assert_eq!(alone, ["team_show_all"]);
-        let both = stable_names(&["team/show-all", "team/show_all", "rye/sign"], &["rye_sign"]);
-        assert!(both.iter().all(|name| !["team_show_all", "rye_sign"].contains(&name.as_str())), "{both:?}");
-        assert!(both[0].starts_with("team_show_all_") && both[0] != both[1], "{both:?}");
+        let name = |id: &str| stable_name(id, &["rye_sign"]);
+        let readable = [
+            ("hello", "hello"),
+            ("team/deploy", "team_deploy"),
+            ("team/show_all", "team_show_all"),
+            ("team/web/deploy", "team_web__deploy"),
+        ];
+        for (id, expected) in readable {
+            assert_eq!(name(id), expected);
+        }
+        let digested = name("team/show-all");
+        let ids = [
+            "team/show-all",
+            "team/show.all",
+            "team_show/all",
+            "team_deploy",
+            "team/web__deploy",
+            "rye/sign",
+            "team/web_/deploy",
+            "team/a_0123456789abcdef",
+        ];
+        for id in ids {
+            assert!(name(id).len() > 17 && ends_with_digest(&name(id)), "{id}: {}", name(id));
+        }
+        // An id that is written like the name of another one with its digest.
+        assert_ne!(name(&digested.replacen('_', "/", 1)), digested);
     }
 
     proptest! {
+        #[test]
+        fn stable_names_are_bijective(
+            ids in prop::collection::btree_set("[ab_]{1,3}(/[ab_.-]{1,3}){0,3}", 0..60)
+        ) {
+            let names: BTreeSet<String> = ids.iter().map(|id| stable_name(id, &[])).collect();
+            prop_assert_eq!(names.len(), ids.len());
+        }
+
         #[test]
         fn names_are_bijective_and_accepted_everywhere(
             ids in prop::collection::btree_set("[a-b_][a-b._-]{0,2}(/[a-b_][a-b._-]{0,30}){0,4}", 0..60)
