@@ -230,6 +230,28 @@ fn events_beyond_stored_head_are_tampering() {
 }
 
 #[test]
+fn unknown_key_vouches_for_no_added_line() {
+    let world = test_transcript();
+    let stranger = TranscriptSigner::new(SecretKey::from_seed(&[9; 32]));
+    assert_eq!(world.verify(world.head).unsealed_line, None);
+    for with_event in [true, false] {
+        let whole = fs_err::read(&world.path).expect("a transcript");
+        let tail = TranscriptTail::recover(&world.path, &thread_id(1)).expect("a tail");
+        let sequence = tail.sequence;
+        let mut lines = TranscriptLines::new(thread_id(1), tail);
+        if with_event {
+            lines.event(&event(sequence + 1, Criticality::Droppable)).expect("an event");
+        }
+        lines.checkpoint(1, 1, sequence, &stranger);
+        append(&world.path, &lines.drain()).expect("written");
+        let report = world.verify(world.head);
+        let added = whole.split(|byte| *byte == b'\n').count();
+        assert_eq!(report.unsealed_line, u64::try_from(added).ok(), "{report:?}");
+        lillux::file::write_atomic(&world.path, &whole, lillux::file::FileMode::Private).expect("written");
+    }
+}
+
+#[test]
 fn checkpoint_of_unknown_key_is_ignored() {
     let world = test_transcript();
     let stranger = TranscriptSigner::new(SecretKey::from_seed(&[9; 32]));

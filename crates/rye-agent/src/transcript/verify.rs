@@ -241,9 +241,14 @@ impl TranscriptVerifier<'_> {
             unchained: recorded,
         };
         self.checkpoint = Digest::of(line);
-        self.report.is_head_sealed = true;
-        self.report.unsealed_line = None;
+        let has_new_events = !std::mem::replace(&mut self.report.is_head_sealed, true);
         let key = text("fp").parse::<Fingerprint>().ok().and_then(|fingerprint| (self.keys)(&fingerprint));
+        // One of a key that is not known here vouches for nothing that was added behind another one, nor for itself.
+        if key.is_some() || has_new_events {
+            self.report.unsealed_line = None;
+        } else {
+            self.report.unsealed_line.get_or_insert(self.line);
+        }
         let Some(key) = key else {
             return self.add_problem(Some(sequence), "it is signed with a key that is not known here");
         };
