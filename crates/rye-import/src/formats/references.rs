@@ -65,6 +65,20 @@ fn is_variable_name(name: &str) -> bool {
 /// A value with its variables as they are written here, and a note of each. `holder`: the name that the value stands under.
 /// A default stays unless it looks like a secret or stands where one does.
 pub(super) fn variables(holder: &str, text: &str, notes: &mut Vec<ImportNote>) -> String {
+    rewrite(holder, text, notes, is_plain_default)
+}
+
+/// As [`variables`], for places whose values stay out: a default would be such a value.
+pub(super) fn variables_without_defaults(holder: &str, text: &str, notes: &mut Vec<ImportNote>) -> String {
+    rewrite(holder, text, notes, |_| false)
+}
+
+fn rewrite(
+    holder: &str,
+    text: &str,
+    notes: &mut Vec<ImportNote>,
+    keeps_default: impl Fn(&str) -> bool,
+) -> String {
     let mut out = String::new();
     let mut before = "";
     for part in parts(text) {
@@ -81,7 +95,7 @@ pub(super) fn variables(holder: &str, text: &str, notes: &mut Vec<ImportNote>) -
                 let (written, noted) = match default {
                     None => (String::new(), String::new()),
                     Some("") => (":-".to_owned(), " (empty unless set)".to_owned()),
-                    Some(default) if !is_secret && is_plain_default(default) => {
+                    Some(default) if !is_secret && keeps_default(default) => {
                         (format!(":-{default}"), format!(" (`{default}` unless set)"))
                     }
                     Some(_) => (String::new(), " (its default is not imported)".to_owned()),
@@ -156,5 +170,8 @@ mod tests {
         ] {
             assert_eq!(written(holder, given), expected);
         }
+        let mut notes = Vec::new();
+        let value = variables_without_defaults("LD_PRELOAD", "${X:-/tmp/x.so}${Y:-}", &mut notes);
+        assert_eq!((value.as_str(), notes.len()), ("${X}${Y:-}", 2));
     }
 }

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::credentials::{CredentialFilter, variable_name};
 use super::parse_json;
-use super::references::{is_reference, variables};
+use super::references::{is_reference, variables, variables_without_defaults};
 use crate::detect::SourceFormat;
 use crate::names::segment;
 use crate::plan::{ImportNote, NoteKind, PlannedItem, RefusedSource, UnitContext, UnitPlan};
@@ -244,7 +244,7 @@ fn secrets(
         };
         // A value would decide what runs, or be a secret: only references to variables come in.
         if is_reference(&text) {
-            kept.insert(key.clone(), json!(variables(key, &text, notes)));
+            kept.insert(key.clone(), json!(variables_without_defaults(key, &text, notes)));
             continue;
         }
         let is_header = key.contains('-') || key.eq_ignore_ascii_case("authorization");

@@ -156,7 +156,7 @@ fn servers_come_without_credentials() {
     assert_eq!(
         config("tool:mcp/servers/files"),
         json!({"transport": "stdio", "command": "npx", "args": ["-y", "some-server", "{project_path}"],
-               "env": {"API_KEY": "${API_KEY}", "MODE": "${MODE}", "B": "${B:-x}"}})
+               "env": {"API_KEY": "${API_KEY}", "MODE": "${MODE}", "B": "${B}"}})
     );
     assert_eq!(
         config("tool:mcp/servers/web")["headers"],
@@ -199,15 +199,12 @@ fn references_of_servers_keep_their_names() {
         json!({"Authorization": "Bearer ${GITHUB_TOKEN}", "X-Key": "${KEY}", "X-Other": "${GH_X_OTHER}"})
     );
     let db = config("tool:mcp/servers/db");
-    assert_eq!(
-        db["env"],
-        json!({"DSN": "${DB_DSN:-sqlite://x}", "PASS": "${DB_PASS}", "LOGIN": "${USER}:${PASS}"})
-    );
+    assert_eq!(db["env"], json!({"DSN": "${DB_DSN}", "PASS": "${DB_PASS}", "LOGIN": "${USER}:${PASS}"}));
     assert_eq!(db["args"], json!(["--token", "${DB_TOKEN}"]));
     let words = words(&plan);
     for part in [
         "the variable GITHUB_TOKEN",
-        "the variable DB_DSN (`sqlite://x` unless set)",
+        "the variable DB_DSN (its default is not imported)",
         "the variable DB_PASS (its default is not imported)",
         "`X-Other` held a value that is not imported: set GH_X_OTHER",
     ] {
