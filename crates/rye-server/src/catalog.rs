@@ -233,7 +233,7 @@ fn execute_item(engine: &Engine, item: ItemRef, parameters: Map<String, Value>) 
 pub(crate) fn completions(engine: &Engine, request: &CompleteRequestParams) -> CompletionInfo {
     let start = request.argument.value.as_str();
     let values = match &request.r#ref {
-        Reference::Resource(_) => {
+        Reference::Resource(resource) if resource.uri.starts_with(SCHEME) => {
             let items = search::complete_ids(engine, Some(ItemType::Knowledge), start);
             items.into_iter().map(|item| item.id.to_string()).collect()
         }

@@ -62,5 +62,7 @@ pub(super) fn changed_transcript_error(
         return error.hint(format!("end the thread: rye thread cancel {id}"));
     }
     let (from, to) = (shell_word(&path), shell_word(&format!("{path}.changed")));
-    error.hint(format!("to resume by the journal, which is intact, move the file away first: mv {from} {to}"))
+    error.hint(format!(
+        "to resume by the journal, which is intact, move the file away first: mv -n {from} {to}"
+    ))
 }

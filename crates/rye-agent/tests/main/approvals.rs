@@ -163,7 +163,7 @@ async fn forged_answers_do_not_resume() {
         let threads = space.threads();
         let refused = threads.resume(&id, &ResumeOptions::default(), CancelSignal::default()).await;
         let refused = refused.expect_err("no one answered");
-        // Answering what was changed what was changed leads nowhere.
+        // Answering what was changed leads nowhere.
         let (code, command) = match forgery.is_empty() {
             true => (Code::PermissionDenied, "rye thread approve"),
             false => (Code::ThreadForged, "rye thread cancel"),

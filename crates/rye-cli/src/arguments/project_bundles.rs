@@ -85,7 +85,9 @@ pub struct SyncArguments {
 
 // `rye outdated` and `rye bundle outdated`
 #[derive(Debug, Args)]
-#[command(after_help = "Exit code 0, whether something is outdated or not; 1 if a source is not reached.")]
+#[command(
+    after_help = "Exit code 0, whether something is outdated or not; not 0 if a source is not reached."
+)]
 pub struct OutdatedArguments {
     /// Only this bundle
     #[arg(add = ArgValueCompleter::new(completion::project_bundles))]

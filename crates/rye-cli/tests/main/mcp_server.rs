@@ -178,6 +178,9 @@ fn directives_are_prompts_and_knowledge_is_resources() {
     let template = json!({"type": "ref/resource", "uri": "rye://knowledge/{+id}"});
     let completed = client.request("completion/complete", of(template, "id", "examples/"));
     assert_eq!(completed["completion"]["values"], json!(["examples/style"]));
+    let threads = json!({"type": "ref/resource", "uri": "rye://threads/{id}"});
+    let completed = client.request("completion/complete", of(threads, "id", ""));
+    assert_eq!(completed["completion"]["values"], json!([]), "threads have no ids of knowledge");
     let prompt = json!({"type": "ref/prompt", "name": "examples/greet"});
     let completed = client.request("completion/complete", of(prompt, "name", "zzz"));
     assert_eq!(completed["completion"]["values"], json!([]));

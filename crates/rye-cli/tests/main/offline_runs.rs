@@ -5,7 +5,6 @@ use serde_json::{Value, json};
 use crate::mcp_client::Client;
 use crate::support::{User, run};
 use crate::thread_run::{FILES, newest_thread, threads, write_directive};
-use crate::tool_support::write_function;
 
 #[test]
 fn directive_without_actions_needs_a_model() {
@@ -45,7 +44,7 @@ fn failed_action_fails_an_offline_run() {
     write_directive(&user, "denied", &other, &read("missing.txt"), "Read.");
     let run = user.run(["run", "team/denied"]);
     assert_eq!(run.exit, 1, "{run}");
-    assert!(run.stderr.contains("to allow `execute tool rye/file-system/read`, add it to"), "{run}");
+    assert!(run.stderr.contains("`execute tool rye/file-system/read` was denied"), "{run}");
 }
 
 #[test]
@@ -73,25 +72,6 @@ fn thread_without_model_is_not_continued() {
     let refused = user.run(["--json", "run", "examples/greet", "--continue", &id]).error(2, "RYE0104");
     assert!(refused["error"].to_string().contains("ran without a model"), "{refused}");
     assert_eq!(threads(&user).len(), 1, "no thread was made");
-}
-
-#[test]
-fn stopped_action_runs_again_after_more_time() {
-    let user = User::initialized();
-    let body = "import os, time\nwhile not os.path.exists(os.path.join(project_path, 'go')):\n    time.sleep(0.05)\nreturn {'words': 3}";
-    write_function(&user, "slow", body);
-    let grant = "<permissions><execute><tool>team.slow</tool></execute></permissions>";
-    let process = "<outputs><output name=\"words\" type=\"integer\" required=\"true\">How many</output></outputs>\
-         <process><execute item_type=\"tool\" item_id=\"team/slow\"/></process>";
-    write_directive(&user, "report", grant, process, "Report.");
-    let stopped = user.run(["run", "team/report", "--limit", "duration_seconds=4"]);
-    assert_eq!(stopped.exit, 6, "{stopped}");
-    assert!(stopped.stderr.contains("team/slow` was stopped and needs more time"), "{stopped}");
-    let command = format!("rye thread resume {} --limit duration_seconds=+60", newest_thread(&user));
-    assert!(stopped.stderr.contains(&command), "{stopped}");
-    user.context.write("project/go", "");
-    let resumed = user.ok(command.split_whitespace().skip(1));
-    assert_eq!(resumed.json(), json!({"words": 3}), "{resumed}");
 }
 
 #[test]

@@ -109,7 +109,8 @@ impl SignResponse {
             (0, 0) => format!("signed {}", counted(total, "item")),
             (unchanged, 0) => format!("signed {}, {unchanged} unchanged", counted(total - unchanged, "item")),
             (_, failed) => {
-                format!("signed {} of {}, {failed} failed", total - failed, counted(total, "item"))
+                let all = total + self.held.len();
+                format!("signed {} of {}, {failed} failed", total - failed, counted(all, "item"))
             }
         };
         let text = match self.held.len() {
@@ -152,7 +153,12 @@ impl SignResponse {
         };
         let invalid = self.failed.iter().map(|failed| failed.error.code).find(|code| *code == Code::Invalid);
         let error = Error::new(invalid.unwrap_or(first_code), self.summary());
-        Some(error.hint("all others are signed; correct these and sign again"))
+        Some(match self.held.len() {
+            0 => error.hint("all others are signed; correct these and sign again"),
+            _ => error
+                .hint("correct what failed, and sign it again")
+                .hint("read the rest, and sign each by its id; or all of them with the pattern and --yes"),
+        })
     }
 
     /// All of it as the `data` of an answer.

@@ -36,7 +36,7 @@ pub(super) fn from_command(command: &CliCommand) -> Result<Option<Value>> {
 
 /// Something only people do.
 fn unavailable_in_sandbox(what: &str) -> Error {
-    Error::new(Code::NoToken, format!("{what} is not available inside a tool sandbox"))
+    Error::new(Code::NoToken, format!("not available inside a tool's sandbox: {what}"))
         .hint("a tool can execute, search, load, fetch, sign and run, and look at its own threads")
 }
 

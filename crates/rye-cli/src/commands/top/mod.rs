@@ -123,8 +123,7 @@ fn answer(
         return Err(gone());
     }
     // Nothing is recorded of a thread that cannot be resumed.
-    store.verified_thread(&shown.thread)?;
-    store.journal(&shown.thread)?;
+    ThreadIndex::open(&context.settings)?.ok_or_else(gone)?.refuse_unresumable(&shown.thread)?;
     let is_approved = answer.is_approved;
     let proposed = shown.detail.get("proposed").filter(|_| is_approved).cloned();
     let decision = ApprovalDecision {

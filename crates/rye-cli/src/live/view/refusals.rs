@@ -43,7 +43,7 @@ impl Refusals {
         if !action.is_empty() {
             let action = action.join(" ");
             self.add(format!(
-                "to allow `{action}`, add it to the directive's <permissions> and sign the directive"
+                "`{action}` was denied: only if the directive is meant to do it, add it to its <permissions>"
             ));
         }
     }
@@ -100,7 +100,7 @@ mod tests {
             json!({"denied_action": "execute", "denied_item_type": "tool", "denied_item_id": "team/slow"});
         refusals.add_denial(&denied);
         refusals.add_denial(&json!({}));
-        let hint = "to allow `execute tool team/slow`, add it to the directive's <permissions> and sign the directive";
+        let hint = "`execute tool team/slow` was denied: only if the directive is meant to do it, add it to its <permissions>";
         assert_eq!(refusals.hints(), [hint]);
     }
 }

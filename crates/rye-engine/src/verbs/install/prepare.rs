@@ -451,7 +451,6 @@ fn others(engine: &Engine, item: &ItemRef) -> Vec<(ItemRef, CandidatePath)> {
     found
 }
 
-/// The refusal of a bundle that is not what its manifest says: every file that is not.
 /// Refuses a bundle with items that would be refused once they are installed: there its signer alone vouches for them,
 /// beside the keys that the user trusts.
 fn check_item_signers(
@@ -480,6 +479,7 @@ fn check_item_signers(
         .hint("or, if you know the owner of that key: rye keys trust FILE"))
 }
 
+/// The refusal of a bundle that is not what its manifest says: every file that is not.
 fn verification_error(report: &verify::BundleReport) -> Error {
     let id = &report.bundle_id;
     let reason = match &report.manifest_error {
