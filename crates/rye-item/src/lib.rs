@@ -23,6 +23,7 @@ pub mod metadata;
 pub mod parameters;
 #[cfg(feature = "parsers")]
 pub mod parse;
+pub mod repository;
 pub mod scope;
 pub mod space;
 pub mod text;

@@ -1,6 +1,6 @@
 //! Where a native tool may go: paths from outside become files beneath the project, judged by the call's access.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{Component, Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -8,6 +8,7 @@ use lillux::CanonicalPathCache;
 use lillux::dir::{Dir, DirEntryKind, DirError, EntryStatus, OpenFile};
 use rye_exec::NativeError;
 use rye_exec::native::{NativeCall, ToolAccess};
+use rye_item::repository::{is_git_repository, is_repository_folder};
 
 use crate::display::display_path;
 
@@ -170,10 +171,13 @@ impl<'a> ProjectAccess<'a> {
                 display_path(relative)
             )));
         }
-        // One that is made in a subfolder is obeyed by git as well, and what is in one is git's alone to write.
-        if real.iter().chain(relative.iter()).any(|name| name == ".git") {
+        // One that is made in a subfolder is obeyed as well, and what is in one is its program's alone to write.
+        let is_repository = |name: &OsStr| is_repository_folder(&name.to_string_lossy());
+        if let Some(name) = real.iter().chain(relative.iter()).find(|name| is_repository(name)) {
+            let name = name.to_string_lossy();
+            let program = name.trim_start_matches('.');
             return Err(NativeError::denied(format!(
-                "`{}` may not be written: git runs what is named in a `.git`; use git itself",
+                "`{}` may not be written: {program} runs what is named in a `{name}`; use {program} itself",
                 display_path(relative)
             )));
         }
@@ -200,7 +204,7 @@ impl<'a> ProjectAccess<'a> {
         let mut folder = self.root.path().to_owned();
         for part in below.iter() {
             let has = |name: &str| part == name || folder.join(name).symlink_metadata().is_ok();
-            if has("HEAD") && (has("commondir") || has("objects") && has("refs")) {
+            if is_git_repository(has) {
                 return Some(folder);
             }
             folder.push(part);

@@ -1,6 +1,7 @@
 //! What a bundle may bring into a space: items, and settings of its own. Never what decides about others: the user's
 //! settings, keys, approvals, lockfiles, or the record of another bundle.
 
+use rye_item::repository::is_repository_path;
 use rye_item::{ItemId, ItemType};
 use rye_space::scope;
 
@@ -11,6 +12,11 @@ use crate::path::BundlePath;
 /// what could not be installed is not packed.
 #[must_use]
 pub fn refusal_reason(path: &BundlePath, categories: &[String]) -> Option<&'static str> {
+    if is_repository_path(path.as_str()) {
+        return Some(
+            "it could make a repository there, and git and others run commands that a repository names",
+        );
+    }
     let folded = path.case_folded();
     let (folder, _) = folded.strip_prefix(".ai/")?.split_once('/').unwrap_or(("", ""));
     if ItemType::from_folder(folder).is_some() && !path.as_str().starts_with(&format!(".ai/{folder}/")) {
@@ -77,6 +83,11 @@ mod tests {
             ".ai/installs/x",
             ".ai/objects/x",
             ".ai/.gitattributes",
+            ".ai/tools/team/data/.git/config",
+            ".ai/tools/team/.git",
+            ".ai/tools/team/.HG/hgrc",
+            ".ai/tools/team/data/HEAD",
+            ".ai/knowledge/web/team/commondir",
         ] {
             assert!(!is_allowed(bad), "{bad}");
         }

@@ -50,6 +50,56 @@ fn repository_without_git_folder_is_moved_aside() {
 }
 
 #[test]
+fn repository_shared_with_another_folder_is_moved_aside() {
+    let world = GitUser::with_repository();
+    let split = |own: &str, common: &str| {
+        format!(
+            "mkdir -p {own} {common}/objects {common}/refs && echo 'ref: refs/heads/main' > {own}/HEAD && \
+             echo ../{common} > {own}/commondir && \
+             printf '{}[extensions]\n\tworktreeConfig = true\n' > {common}/config && \
+             printf '[core]\n\tbare = false\n\tworktree = %s\n' \"$PWD/{own}\" > {own}/config.worktree",
+            world.evil()
+        )
+    };
+    assert_moved_aside(&split("src", "var"), &[], "src/HEAD");
+    // The rest of it stood there before the run, or comes later.
+    let (own, rest) = (split("lib", "x"), "mkdir -p y/objects y/refs && echo ../y > lib/commondir");
+    assert_eq!(moved_aside(&world.bash(&format!("{own} && rm lib/commondir"))), Vec::<String>::new());
+    let ran = world.bash(rest);
+    assert_eq!(moved_aside(&ran), [world.project().join("lib/HEAD").display().to_string()], "{ran}");
+}
+
+#[test]
+fn repositories_of_other_programs_are_moved_aside() {
+    let world = GitUser::with_repository();
+    for folder in [".hg", ".jj", ".sl"] {
+        let plant = format!("mkdir -p src/{folder}/store && echo '[alias]' > src/{folder}/hgrc");
+        let ran = world.bash(&plant);
+        let expected = world.project().join("src").join(folder).display().to_string();
+        assert_eq!(moved_aside(&ran), [expected], "{ran}");
+    }
+    // One of the user's stays as long as what it obeys does.
+    fs::create_dir_all(world.project().join("own/.hg/store")).expect("folders");
+    let ran = world.bash("echo x > own/.hg/store/x && mkdir empty && mkdir empty/.hg");
+    assert_eq!(moved_aside(&ran), Vec::<String>::new(), "{ran}");
+    let ran = world.bash("echo '[alias]' > own/.hg/hgrc");
+    assert_eq!(moved_aside(&ran), [world.project().join("own/.hg").display().to_string()], "{ran}");
+}
+
+#[test]
+fn very_deep_folders_are_named_and_not_searched() {
+    let world = GitUser::with_repository();
+    let ran = world.bash("for i in $(seq 600); do mkdir d && cd d || exit; done");
+    let answer = ran.json();
+    assert_eq!((ran.exit, answer["code"].as_str()), (5, Some("RYE0806")), "{ran}");
+    let left = answer["sandbox"]["left_in_place"].as_array().expect("folders");
+    let path = left.first().and_then(|path| path.as_str()).unwrap_or_default();
+    assert!(left.len() == 1 && path.matches("/d").count() >= 512, "{left:?}");
+    // They are known to the next run.
+    assert_eq!(world.bash("true").exit, 0);
+}
+
+#[test]
 fn repository_renamed_into_place_is_moved_aside() {
     let world = GitUser::with_repository();
     // Without `HEAD`, git does not take it for a repository.

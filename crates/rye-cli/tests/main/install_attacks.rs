@@ -87,7 +87,7 @@ fn revoked_signer_is_refused() {
 }
 
 #[test]
-fn bundle_cannot_contain_settings_or_keys() {
+fn bundle_cannot_contain_settings_keys_or_repositories() {
     let maker = BundleAuthor::new();
     let made = maker.create("1.0.0");
     let user = User::initialized();
@@ -99,6 +99,10 @@ fn bundle_cannot_contain_settings_or_keys() {
         ".ai/objects/x",
         ".ai/installs/x",
         ".ai/.gitattributes",
+        ".ai/tools/team/data/.git/config",
+        ".ai/tools/team/data/HEAD",
+        ".ai/knowledge/team/x/commondir",
+        ".ai/tools/team/data/.hg/hgrc",
     ]
     .into_iter()
     .enumerate()

@@ -116,6 +116,13 @@ impl GitLayout {
 }
 
 impl GitDirs {
+    /// Of a folder that is a repository itself. `None` if links lead to what it shares: they can be changed later.
+    pub(super) fn of_bare(folder: &Path) -> Option<Self> {
+        let mut pointers = Vec::new();
+        let common = common_dir(folder, &mut pointers);
+        pointers.is_empty().then(|| Self { own: folder.to_owned(), common })
+    }
+
     /// Whether this is the repository's own record of the worktree with this `.git` file. A file alone grants nothing: that of a
     /// stranger could name any folder.
     fn names(&self, entry: &Path) -> bool {

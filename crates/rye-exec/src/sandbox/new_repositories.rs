@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use lillux::dir::tree::{Tree, UnlistedFolder};
+use rye_item::repository::{REPOSITORY_FOLDERS, is_git_repository};
 
 use super::git::{GitDirs, GitLayout};
 use super::repositories::{PlantedRepository, REFUSED_SUFFIX, RepositoryRecord};
@@ -19,8 +20,12 @@ const MAX_FOLDERS: usize = 50_000;
 const MAX_FOLDERS_AFTER: usize = 500_000;
 /// The kernel's clock for file times lags behind by up to a tick.
 const CLOCK_MARGIN: Duration = Duration::from_millis(20);
-/// What a folder has that git takes for a repository without a `.git`.
-const BARE_ENTRIES: [&str; 3] = ["HEAD", "objects", "refs"];
+/// Folders below more than so many others are not searched: the way to each is followed again, so that the time would grow with
+/// the square of the depth. Paths that programs use are far shorter.
+const MAX_DEPTH: usize = 512;
+/// What in a repository of another program than git names programs, and other folders.
+const OTHER_DECISIVE_FILES: [&str; 7] =
+    ["hgrc", "requires", "sharedpath", "config", "config.toml", "repo", "repo/config.toml"];
 /// What in a repository names programs, and other folders.
 pub(super) const DECISIVE_ENTRIES: [&str; 5] = ["config", "config.worktree", "commondir", "gitdir", "hooks"];
 
@@ -44,12 +49,21 @@ struct FoundFolders {
     trees: Vec<Tree>,
 }
 
-/// Something that git takes for a repository.
+/// What obeys a repository.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Program {
+    Git,
+    /// Mercurial, Jujutsu, Sapling.
+    Other,
+}
+
+/// Something that git or another program takes for a repository.
 struct FoundRepository {
-    /// Its `.git`, or its own folder if it has none.
+    /// Its `.git` or the like, or its own folder if it has none.
     entry: PathBuf,
     /// What makes it a repository: moved aside, it is none.
     decisive: PathBuf,
+    program: Program,
     layout: Option<GitLayout>,
     dirs: Option<GitDirs>,
 }
@@ -132,7 +146,15 @@ impl NewRepositorySearch {
         if pointers.into_iter().any(|pointer| is_since(pointer, self.started)) {
             return true;
         }
-        let Some(dirs) = &found.dirs else { return is_since(&found.entry, self.started) };
+        let Some(dirs) = &found.dirs else {
+            return match found.program {
+                Program::Git => is_since(&found.entry, self.started),
+                Program::Other => OTHER_DECISIVE_FILES.iter().any(|name| {
+                    let path = found.entry.join(name);
+                    !path.is_dir() && is_since(&path, self.started)
+                }),
+            };
+        };
         let in_folder = |folder: &Path| {
             DECISIVE_ENTRIES.iter().any(|name| is_entry_since(&folder.join(name), self.started))
         };
@@ -176,18 +198,29 @@ impl NewRepositorySearch {
                 }
             };
             let is_project = folder == self.project;
-            let mut bare = 0;
+            if is_git_repository(|name| entries.iter().any(|entry| entry.name == name)) {
+                found.repositories.push(bare_repository(folder.clone()));
+            }
+            let is_deep = relative.components().count() >= MAX_DEPTH;
             for entry in entries {
-                if entry.name == ".git" {
-                    if !is_project {
-                        // The owner may have closed it. What cannot be read in it counts as running something.
-                        let _ = entry.is_dir.then(|| tree.entries(&relative.join(".git")));
+                if REPOSITORY_FOLDERS.iter().any(|name| entry.name == *name) {
+                    if is_project {
+                        continue;
+                    }
+                    // The owner may have closed it. What cannot be read in it counts as running something.
+                    let inner = entry.is_dir.then(|| tree.entries(&relative.join(&entry.name)));
+                    if entry.name == ".git" {
                         found.repositories.push(with_git_entry(&folder));
+                    } else if !inner.is_some_and(|inner| inner.is_ok_and(|inner| inner.is_empty())) {
+                        found.repositories.push(other_repository(folder.join(&entry.name)));
                     }
                     continue;
                 }
-                bare += usize::from(BARE_ENTRIES.iter().any(|known| entry.name == *known));
-                if entry.is_dir && pending.len() < max_folders {
+                if entry.is_dir && is_deep {
+                    if found.unsearched.last() != Some(&folder) {
+                        found.unsearched.push(folder.clone());
+                    }
+                } else if entry.is_dir && pending.len() < max_folders {
                     pending.push(relative.join(&entry.name));
                 } else if entry.is_dir {
                     if found.is_complete && max_folders == MAX_FOLDERS_AFTER {
@@ -195,9 +228,6 @@ impl NewRepositorySearch {
                     }
                     found.is_complete = false;
                 }
-            }
-            if bare == BARE_ENTRIES.len() {
-                found.repositories.push(bare_repository(folder));
             }
         }
     }
@@ -207,7 +237,7 @@ fn is_harmless(found: &FoundRepository, record: &RepositoryRecord) -> bool {
     match (&found.layout, &found.dirs) {
         (_, Some(dirs)) if record.is_protected(dirs) => true,
         (Some(layout), _) => record.is_harmless(layout),
-        (None, Some(dirs)) => super::repositories::runs_nothing(dirs),
+        (None, Some(dirs)) => record.is_writable(&dirs.common) && super::repositories::runs_nothing(dirs),
         (None, None) => false,
     }
 }
@@ -219,18 +249,25 @@ fn is_moved_aside(folder: &Path, refused: &[PlantedRepository]) -> bool {
         && refused.iter().any(|planted| planted.is_moved && planted.path.parent() == folder.parent())
 }
 
+/// A folder that git takes for a repository without a `.git`. What it shares with another folder is read there.
 fn bare_repository(folder: PathBuf) -> FoundRepository {
     FoundRepository {
         decisive: folder.join("HEAD"),
+        program: Program::Git,
         layout: None,
-        dirs: Some(GitDirs { own: folder.clone(), common: folder.clone() }),
+        dirs: GitDirs::of_bare(&folder),
         entry: folder,
     }
+}
+
+/// A repository of another program. A new one is never harmless: what such programs obey is not read here.
+fn other_repository(entry: PathBuf) -> FoundRepository {
+    FoundRepository { decisive: entry.clone(), program: Program::Other, layout: None, dirs: None, entry }
 }
 
 fn with_git_entry(folder: &Path) -> FoundRepository {
     let layout = GitLayout::read(folder);
     let dirs = layout.as_ref().and_then(|layout| layout.dirs.clone());
     let entry = folder.join(".git");
-    FoundRepository { decisive: entry.clone(), entry, layout, dirs }
+    FoundRepository { decisive: entry.clone(), program: Program::Git, entry, layout, dirs }
 }

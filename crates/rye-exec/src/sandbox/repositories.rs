@@ -336,6 +336,11 @@ impl RepositoryRecord {
         self.known.iter().any(|known| known.config == dirs.common.join("config")) && is_of(&dirs.common)
     }
 
+    /// Whether the run could write there.
+    pub(super) fn is_writable(&self, path: &Path) -> bool {
+        self.write.iter().any(|root| path.starts_with(root))
+    }
+
     /// Whether git runs nothing that a tool could have chosen in this folder.
     pub(super) fn is_harmless(&self, layout: &GitLayout) -> bool {
         let GitLayout { worktree, dirs: Some(dirs), .. } = layout else { return false };
@@ -345,9 +350,8 @@ impl RepositoryRecord {
         if self.git_dirs.contains(&dirs.own) && dirs.own == dirs.common && is_own() {
             return true;
         }
-        let is_writable = |path: &Path| self.write.iter().any(|root| path.starts_with(root));
-        is_writable(&dirs.own)
-            && is_writable(&dirs.common)
+        self.is_writable(&dirs.own)
+            && self.is_writable(&dirs.common)
             && layout
                 .pointers
                 .iter()

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use lillux_hash::Digest;
+use rye_item::repository::is_repository_path;
 use rye_item::{ItemRef, ItemType};
 
 use super::{first_words, heading, script, version};
@@ -224,6 +225,11 @@ fn read_files(
     }
     for path in &context.unit.files {
         let relative = path.below(&context.unit.root).unwrap_or(path.as_str()).to_owned();
+        if is_repository_path(&relative) {
+            return Err(format!(
+                "`{relative}` could make a repository, and git and others run commands that a repository names"
+            ));
+        }
         let is_executable = match context.listing.entries.get(path) {
             Some(SourceEntry::File { is_executable, .. }) => *is_executable,
             Some(SourceEntry::Link) => {

@@ -64,6 +64,8 @@ fn hostile_sources_are_named_and_not_planned() {
         ("leaves its folder", vec![("../../etc/SKILL.md", skill("x"))]),
         ("never closed", vec![("s/SKILL.md", "---\nname: s\n".to_owned())]),
         ("NUL", vec![("s/SKILL.md", skill("a\0b"))]),
+        ("could make a repository", vec![("s/SKILL.md", skill("x")), ("s/scripts/HEAD", "ref: refs/heads/main\n".to_owned())]),
+        ("could make a repository", vec![("s/SKILL.md", skill("x")), ("s/a/.hg/hgrc", "[alias]\n".to_owned())]),
     ];
     for (reason, files) in cases {
         let files: Vec<(&str, &str)> = files.iter().map(|(path, text)| (*path, text.as_str())).collect();

@@ -4,13 +4,9 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use rye_item::file_name::fold_name;
+use rye_item::repository::{GIT_NAMES, is_git_repository};
 
 use super::rules::fold_path;
-
-/// What makes a folder a repository, as names are compared.
-const HEAD: &str = "head";
-const SHARED_FOLDER: &str = "commondir";
-const FOLDERS: [&str; 2] = ["objects", "refs"];
 
 /// The names that a patch makes, of those that make repositories.
 pub(super) struct RepositoryShape {
@@ -26,7 +22,7 @@ impl RepositoryShape {
             let ends = folded.match_indices('/').map(|(at, _)| at).chain([folded.len()]);
             for end in ends {
                 let part = folded[..end].rsplit('/').next().unwrap_or_default();
-                if part == HEAD || part == SHARED_FOLDER || FOLDERS.contains(&part) {
+                if GIT_NAMES.iter().any(|name| fold_name(name) == part) {
                     names.insert(folded[..end].to_owned());
                 }
             }
@@ -39,21 +35,20 @@ impl RepositoryShape {
         let folders = std::iter::once("").chain(path.match_indices('/').map(|(at, _)| &path[..at]));
         folders.into_iter().any(|folder| {
             let has = |name: &str| self.is_made(folder, name) || is_there(project, folder, name);
-            has(HEAD) && (has(SHARED_FOLDER) || FOLDERS.iter().all(|name| has(name)))
+            is_git_repository(has)
         })
     }
 
     fn is_made(&self, folder: &str, name: &str) -> bool {
-        let path = if folder.is_empty() { name.to_owned() } else { format!("{}/{name}", fold_path(folder)) };
+        let name = fold_name(name);
+        let path = if folder.is_empty() { name } else { format!("{}/{name}", fold_path(folder)) };
         self.names.contains(&path)
     }
 }
 
 /// Whether the folder has something that git finds under the name.
 fn is_there(project: Option<&Path>, folder: &str, name: &str) -> bool {
-    let written = if name == HEAD { "HEAD" } else { name };
-    debug_assert_eq!(fold_name(written), name);
-    project.is_some_and(|project| project.join(folder).join(written).symlink_metadata().is_ok())
+    project.is_some_and(|project| project.join(folder).join(name).symlink_metadata().is_ok())
 }
 
 #[cfg(test)]

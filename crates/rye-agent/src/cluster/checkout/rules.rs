@@ -4,6 +4,7 @@
 use rye_engine::{Engine, Result};
 use rye_exec::sandbox::{ProjectLimit, ProjectLimits};
 use rye_item::file_name::fold_name;
+use rye_item::repository::is_repository_folder;
 use rye_item::text::is_unsafe;
 
 /// The most bytes of a path.
@@ -11,8 +12,8 @@ pub(super) const MAX_PATH_BYTES: usize = 1024;
 /// How deep folders may lie in each other.
 pub(super) const MAX_DEPTH: usize = 64;
 
-/// Folders that belong to version control and to rye, and those that hold keys.
-const RESERVED_FOLDERS: [&str; 6] = [".git", ".ai", ".hg", ".svn", ".jj", "lockfiles"];
+/// Folders of rye and of version control, beside those that are repositories, and those that hold keys.
+const RESERVED_FOLDERS: [&str; 3] = [".ai", ".svn", "lockfiles"];
 const SECRET_FOLDERS: [&str; 4] = [".ssh", ".gnupg", ".aws", ".kube"];
 const SECRET_NAMES: [&str; 9] = [
     ".env",
@@ -146,10 +147,9 @@ pub(super) fn exclusion(path: &str) -> Option<Exclusion> {
     let mut secret = None;
     for (index, part) in parts.iter().enumerate() {
         let name = fold_name(part);
-        // The short name that some file systems give `.git`.
         let is_reserved = match name.as_str() {
             "lockfiles" => index == 0,
-            name => RESERVED_FOLDERS.contains(&name) || name.starts_with("git~"),
+            name => RESERVED_FOLDERS.contains(&name) || is_repository_folder(name),
         };
         if is_reserved {
             return Some(Exclusion::Reserved);

@@ -319,15 +319,15 @@ pub(super) fn replaced_warnings(receipt: &Receipt) -> impl Iterator<Item = Strin
     });
     let moved_aside = receipt.moved_aside.iter().map(|path| {
         format!(
-            "{} was made by a tool, and git could run programs for it; its name now ends with `.refused-by-rye`: read \
+            "{} was made by a tool, and git or a program like it could run commands for it; its name now ends with `.refused-by-rye`: read \
              it before you move it back",
             shown_path(path)
         )
     });
     let left = receipt.left_in_place.iter().map(|path| {
         format!(
-            "{} was made by a tool, git could run programs for it, and it could not be moved aside: remove it before you \
-             use git there",
+            "{} was made by a tool, git or a program like it could run commands for it, and it could not be moved aside: \
+             remove it before you use git there",
             shown_path(path)
         )
     });
