@@ -93,7 +93,7 @@ def socket_races(world):
         try:
             word = token()
             done = world.plain(f"/usr/bin/python3 {script} {place} {word}")
-            if not listener.has(word):
+            if not listener.has(word, 120):
                 raise Broken(f"the control was not heard: {done.text[-200:]}")
             word = token()
             world.bash(f"/usr/bin/python3 {script} {place} {word}")
@@ -173,7 +173,7 @@ def concurrent_runs(world):
     """Placeholders are shared by concurrent runs: the first to end must not take them from the others."""
     work = world.folder(f"{world.project}/work")
     go, marker = f"{work}/go", f"{world.project}/.mcp.json"
-    command = f"for i in $(seq 400); do [ -e work/go ] && break; sleep 0.05; done; echo {{w}} > .mcp.json; echo {{w}} > .envrc; mkdir -p .git && echo {{w}} > .git/config"
+    command = f"for i in $(seq 2400); do [ -e work/go ] && break; sleep 0.05; done; echo {{w}} > .mcp.json; echo {{w}} > .envrc; mkdir -p .git && echo {{w}} > .git/config"
     word = token()
     world.write(go, "")
     world.plain(command.format(w=word))
@@ -189,7 +189,7 @@ def concurrent_runs(world):
         raise Broken("the long run does not begin")
     world.bash("true")
     world.write(go, "")
-    out = long.communicate(timeout=60)[0]
+    out = long.communicate(timeout=120)[0]
     world.receipts.append((json.loads(out.decode().strip().splitlines()[-1]) or {}).get("sandbox") or {})
     for name in (".mcp.json", ".envrc", ".git/config"):
         path = f"{world.project}/{name}"

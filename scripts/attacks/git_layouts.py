@@ -4,9 +4,8 @@ import os
 import signal
 import shutil
 import subprocess
-import time
 
-from harness import Broken, Escaped, all_of, attack, need, token
+from harness import Broken, Escaped, all_of, attack, exists, need, token, until
 from repository import IDENTITY, git, repository
 
 PLANT = ("git init -q {folder} && (cd {folder} && git " + IDENTITY + " commit -q --allow-empty -m x) && "
@@ -146,11 +145,8 @@ def killed(world):
                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def wait_for(name):
-        for _ in range(600):
-            if os.path.exists(f"{world.project}/sub/{name}"):
-                return
-            time.sleep(0.05)
-        raise Broken(f"the tool did not get there: {name}")
+        if not until(lambda: exists(f"{world.project}/sub/{name}")):
+            raise Broken(f"the tool did not get there: {name}")
 
     wait_for("ready")
     # While rye stands still it sees nothing of what the tool does; otherwise it ends the run at once.

@@ -348,8 +348,8 @@ def judge(case, mode):
             world.close()
 
 
-def until(is_so, seconds=20):
-    """Waits for something that another process does."""
+def until(is_so, seconds=120):
+    """Waits for something that another process does; machines may be slow. An effect that must not come is given fewer seconds."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if is_so():

@@ -72,8 +72,8 @@ class Listener:
         except OSError:
             pass
 
-    def has(self, word):
-        return until(lambda: word.encode() in self.heard, 0.4)
+    def has(self, word, seconds=0.4):
+        return until(lambda: word.encode() in self.heard, seconds)
 
     def close(self):
         self.socket.close()
@@ -87,7 +87,7 @@ def try_sockets(world, kinds, place, kind=socket.SOCK_STREAM):
             word = token()
             command = f"/usr/bin/python3 {script} {json.dumps(name)} {place} "
             done = world.plain(command + word)
-            if not listener.has(word):
+            if not listener.has(word, 120):
                 raise Broken(f"{name}: {done.text.strip()[-200:]}")
             if exists(f"{world.project}/sock-link"):
                 os.unlink(f"{world.project}/sock-link")
@@ -353,11 +353,11 @@ def write_terminal(world):
 def read_terminal(world):
     master, slave, name = terminal(world)
     try:
-        for run, is_control in ((world.plain, True), (world.bash, False)):
+        for run, is_control, seconds in ((world.plain, True, 20), (world.bash, False, 3)):
             word = token()
             typed = threading.Timer(0.4, lambda word=word: os.write(master, f"{word}\n".encode()))
             typed.start()
-            answer = run(f"timeout 3 head -n 1 < {name}")
+            answer = run(f"timeout {seconds} head -n 1 < {name}")
             typed.join()
             found = word in (answer.text if is_control else answer.get("text", ""))
             termios.tcflush(slave, termios.TCIFLUSH)
@@ -500,13 +500,13 @@ def processes(world):
         victim.kill()
         other = world.start(["sleep", "300"])
         world.plain(f"kill -9 {other.pid}")
-        if not until(lambda: other.poll() is not None, 5):
+        if not until(lambda: other.poll() is not None):
             raise Broken("the control killed nothing")
 
     def stay():
         command = f"(setsid sh -c 'sleep 2; touch {marker}' >/dev/null 2>&1 &)"
         world.plain(command)
-        if not until(lambda: exists(marker), 8):
+        if not until(lambda: exists(marker)):
             raise Broken("the control left nothing")
         os.unlink(marker)
         world.bash(command)

@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import time
 
-COMMAND_TIMEOUT_SECONDS = 60
+COMMAND_TIMEOUT_SECONDS = 300
 DURATION = r"(?:now|\d[\d,]*(?:\.\d+)? (?:ms|s|min|h|d)|\d+m \d\ds)"
 # What differs between two runs. The first three are bound: a later command that names one means the one of this run.
 VARYING = re.compile(
@@ -120,7 +120,7 @@ FOLDERS = []
 
 def remove_folders():
     """Removes the folders of ended sessions. A background process of a page ends seconds after its last thread, and may write until then."""
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 120
     while FOLDERS and time.monotonic() < deadline:
         for folder in FOLDERS:
             shutil.rmtree(folder, ignore_errors=True)

@@ -342,7 +342,7 @@ def processes_in(folder):
     return found
 
 
-def wait_for_processes(folder, seconds=30):
+def wait_for_processes(folder, seconds=120):
     """Waits until no process is left there; the background process ends by itself soon after its last thread."""
     deadline = time.monotonic() + seconds
     while (left := processes_in(folder)) and time.monotonic() < deadline:

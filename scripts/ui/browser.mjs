@@ -23,8 +23,11 @@ export const assert = (is, message) => {
 };
 export const say = (line) => process.stdout.write(`${line}\n`);
 
+// How long anything is waited for that has no bound of its own; CI's machine is slow.
+const WAIT_MS = 180_000;
+
 /** Waits until a condition holds, at most so long. */
-export async function until(what, condition, ms = 60_000) {
+export async function until(what, condition, ms = WAIT_MS) {
   const end = Date.now() + ms;
   for (;;) {
     const value = await condition();
@@ -34,9 +37,17 @@ export async function until(what, condition, ms = 60_000) {
   }
 }
 
+/** A browser context whose pages wait as long as everything here. */
+export async function newContext(options = {}) {
+  const context = await ui.browser.newContext(options);
+  context.setDefaultTimeout(WAIT_MS);
+  context.setDefaultNavigationTimeout(WAIT_MS);
+  return context;
+}
+
 /** A browser context for pages of a server in which everything that must not happen is noted. */
 export async function openContext(options = {}, origin = ui.origin) {
-  const context = await ui.browser.newContext({ viewport: { width: 1280, height: 860 }, colorScheme: 'light', ...options });
+  const context = await newContext({ viewport: { width: 1280, height: 860 }, colorScheme: 'light', ...options });
   await context.grantPermissions(['clipboard-read', 'clipboard-write', 'notifications'], { origin });
   await context.addInitScript(() => {
     window.__violations = [];
@@ -85,7 +96,7 @@ export async function goTo(page, hash) {
     return location.hash !== before;
   }, hash);
   const there = isOther ? 'main > .page:not([data-left]):not([aria-busy]) h1' : 'main h1';
-  await page.waitForSelector(there, { timeout: 60_000 });
+  await page.waitForSelector(there);
   await painted(page);
 }
 

@@ -4,7 +4,7 @@ import fs from 'node:fs';
 import http from 'node:http';
 import path from 'node:path';
 import zlib from 'node:zlib';
-import { assert, call, goTo, newCode, sleep, SOURCES, ui } from './browser.mjs';
+import { assert, call, goTo, newCode, newContext, sleep, SOURCES, ui } from './browser.mjs';
 import { request } from './world.mjs';
 
 const MAX_BYTES = 60_000;
@@ -65,7 +65,7 @@ export async function otherOrigins() {
     </script>`);
   });
   await new Promise((resolve) => evil.listen(0, '127.0.0.1', resolve));
-  const context = await ui.browser.newContext();
+  const context = await newContext();
   try {
     const page = await context.newPage();
     await page.goto(`http://127.0.0.1:${evil.address().port}/`);
@@ -84,8 +84,8 @@ export async function otherOrigins() {
 
 /** A session that is not used ends; an open page counts as use. */
 export async function idle() {
-  const other = await ui.world.serve(['--idle-timeout', ui.isShort ? '4' : '15', '--port', '0']);
-  const context = await ui.browser.newContext();
+  const other = await ui.world.serve(['--idle-timeout', '15', '--port', '0']);
+  const context = await newContext();
   try {
     const code = await newCode(other);
     const page = await context.newPage();
@@ -94,12 +94,12 @@ export async function idle() {
     if (ui.isShort) {
       // The tab keeps its token while it shows something else.
       await page.goto('about:blank');
-      await sleep(5000);
+      await sleep(17_000);
       await page.goto(`${other.origin}/`);
       await page.waitForSelector('main.gate');
       const answer = await call(other, '/threads');
       assert(answer.status === 401, `a session that was not used gets ${answer.status}`);
-      return 'a page that was away for 5 s of 4 is signed out';
+      return 'a page that was away for 17 s of 15 is signed out';
     }
     await page.waitForTimeout(20_000);
     assert(await page.$('.connection.live'), 'an open page lost its session');
@@ -123,7 +123,7 @@ export async function idle() {
 
 export async function readOnly() {
   const other = await ui.world.serve(['--read-only', '--port', '0']);
-  const context = await ui.browser.newContext();
+  const context = await newContext();
   try {
     const code = await newCode(other);
     const page = await context.newPage();

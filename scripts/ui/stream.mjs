@@ -85,7 +85,7 @@ export async function twoTabs(context, page) {
   }
   const tabs = new Set([first, second, ...more]);
   const isOpen = (made) => tabs.has(made.serviceWorker() ? null : made.frame().page());
-  await until('one stream', () => [...open].filter(isOpen).length === 1, 10_000).catch(() => {});
+  await until('one stream', () => [...open].filter(isOpen).length === 1).catch(() => {});
   const streams = [...open].filter(isOpen).length;
   assert(streams === 1, `${streams} streams for ${tabs.size} tabs`);
   for (const tab of [second, ...more]) await tab.close();

@@ -44,8 +44,8 @@ def check_labels(world):
     user = world.user
     thread = user.submit("steps", "gpu", "--label", "gpu")
     secret = user.submit("plain", "secret", "--secret", "DEPLOY_KEY")
-    until("show names the missing label", lambda: "lacks gpu" in user.rye("thread", "show", thread), 20)
-    until("show names the missing secret", lambda: "lacks secret:DEPLOY_KEY" in user.rye("thread", "show", secret), 20)
+    until("show names the missing label", lambda: "lacks gpu" in user.rye("thread", "show", thread))
+    until("show names the missing secret", lambda: "lacks secret:DEPLOY_KEY" in user.rye("thread", "show", secret))
     worker = world.workers[0]
     worker.end()
     worker.person.environment["DEPLOY_KEY"] = "value-0123456789-of-deploy"
@@ -59,7 +59,7 @@ def check_labels(world):
 
 def check_drain(world):
     """SIGTERM lets threads end."""
-    world.model.delay = 1
+    world.model.delay = 5
     threads = [world.user.submit("steps", f"drain.{number}") for number in range(4)]
     until("they run", lambda: world.statuses(threads).get("running", 0) >= 2)
     worker = world.workers[1]

@@ -47,7 +47,7 @@ def check_commands(world):
     expect(world.marks.seen["begun yes/1"] == 1 and world.marks.seen["begun no/1"] == 1, "they did not end as they should")
     held = hold(world, "cancelled")
     user.rye("thread", "cancel", held, "--reason", "enough")
-    took = until("it is cancelled", lambda: world.status(held) == "cancelled", 20)
+    took = until("it is cancelled", lambda: world.status(held) == "cancelled")
     expect("enough" in user.rye("thread", "show", held), "show does not have the reason")
     say(f"list, show, tree, tail, transcript, cost, verify, replay, wait, approvals, approve, deny work; cancelling took {took:.1f} s")
 
@@ -101,7 +101,7 @@ def check_mcp(world):
         resource = client.request("resources/read", {"uri": f"rye://threads/{thread}"})
         expect("completed" in json.dumps(resource), f"the resource: {resource}")
         client.lead("cancel_thread", thread_id=held, reason="enough")
-        until("it is cancelled", lambda: world.status(held) == "cancelled", 20)
+        until("it is cancelled", lambda: world.status(held) == "cancelled")
     finally:
         client.end()
     say("MCP: wait_threads, get_status, list_active, read_transcript, cancel_thread and the resource work")
@@ -169,7 +169,7 @@ def check_page(world):
         until("it continues with a yes from the page", lambda: world.is_completed(asking))
         held = hold(world, "page-held")
         page.call("POST", f"/threads/{held}/cancel", {"reason": "enough"})
-        until("it is cancelled", lambda: world.status(held) == "cancelled", 20)
+        until("it is cancelled", lambda: world.status(held) == "cancelled")
     finally:
         page.end()
     say("the page: list, tree, timeline, transcript, verify, cost, events, an answer and a cancellation work")

@@ -3,6 +3,7 @@
 `python3 scripts/workers/database.py COMMAND…` runs a command with the address of one in RYE_TEST_POSTGRES.
 """
 import os
+import random
 import shutil
 import socket
 import subprocess
@@ -38,6 +39,17 @@ def install():
     return programs
 
 
+def free_port():
+    """A port that nobody has, below those that the system gives to connections: none of these takes it before the server does."""
+    while True:
+        port = random.SystemRandom().randrange(20_000, 32_000)
+        try:
+            with socket.create_server(("127.0.0.1", port)):
+                return port
+        except OSError:
+            continue
+
+
 class Database:
     """A server with one database, `rye`; workers use the schema `team` of it."""
 
@@ -51,8 +63,7 @@ class Database:
             shutil.chown(folder, "postgres")
             self.drop = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups", "env", f"HOME={folder}"]
         self.run("initdb", "-D", f"{folder}/data", "-U", "rye", "--auth=trust", "--no-sync")
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         with open(f"{folder}/data/postgresql.conf", "a") as conf:
             conf.write(SETTINGS.format(port=self.port, folder=folder))
         self.start()

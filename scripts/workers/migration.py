@@ -56,7 +56,7 @@ def prepare(stores):
     stores.run_local("plain", "move.1")
     stores.run_local("parent", "move-2")
     stores.run_local("steps", "move.3", "--limit", "turns=2")
-    until("children end", lambda: set(stores.threads().values()) == {"completed", "suspended"}, 60)
+    until("children end", lambda: set(stores.threads().values()) == {"completed", "suspended"})
     before = {thread: stores.facts(thread) for thread in stores.threads()}
     expect(len(before) == 5, f"threads: {list(before)}")
     expect(len(stores.suspended()) == 1, f"one asks for more: {stores.threads()}")
@@ -128,7 +128,7 @@ def expect_refused(stores, forged):
     [thread] = stores.suspended()
     world.model.delay = 5
     process = user.popen("thread", "resume", thread, "--limit", "turns=+10", "--json")
-    until("it runs", lambda: world.status(thread) == "running", 30)
+    until("it runs", lambda: world.status(thread) == "running")
     code, output = stores.refuse(TO_FILES)
     expect(code == 5 and "RYE1164" in output and "is running" in output, f"one at work: {code} {output}")
     world.model.delay = 0.05

@@ -137,7 +137,7 @@ class Refusals:
         world = self.world
         for label, (thread, words) in self.cases.items():
             if words:
-                until(f"{label} is refused with `{words}`; it says `{self.note(thread)}`", lambda: words in self.note(thread), 40)
+                until(f"{label} is refused with `{words}`; it says `{self.note(thread)}`", lambda: words in self.note(thread))
         logs = "".join(worker.log() for worker in world.workers)
         for label, (thread, words) in self.cases.items():
             expect(world.status(thread) == "created", f"{label} is {world.status(thread)}")

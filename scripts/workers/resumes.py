@@ -16,7 +16,7 @@ def stop_without_provider(world, label):
     """A thread that a worker suspended because no provider answers."""
     world.model.is_down = True
     thread = world.user.submit("plain", label)
-    until("it stops because no provider answers", lambda: world.status(thread) == "suspended", 120)
+    until("it stops because no provider answers", lambda: world.status(thread) == "suspended")
     world.model.is_down = False
     return thread
 
@@ -34,14 +34,14 @@ def expect_stranger_refused(world, thread, name):
     stranger.trust(world.user)
     stranger.rye("thread", "resume", thread)
     until("workers refuse the request of a stranger",
-          lambda: "no listed person signed" in str(world.user.json("thread", "show", thread)["note"]), 30)
+          lambda: "no listed person signed" in str(world.user.json("thread", "show", thread)["note"]))
 
 
 def check_resume(world):
     user = world.user
     thread = stop_at_limit(world, "limited")
     user.rye("thread", "resume", thread, "--limit", "turns=+10")
-    until("it completes with more turns", lambda: world.is_completed(thread), 60)
+    until("it completes with more turns", lambda: world.is_completed(thread))
     thread = stop_without_provider(world, "unavailable")
     expect_worker_refused(world, thread)
     for number in range(world.sizes.strangers):
@@ -49,7 +49,7 @@ def check_resume(world):
     expect(world.status(thread) == "suspended", "another than its user resumed a thread")
     output = user.rye("thread", "resume", thread, "--limit", "turns=77", "--message", "go on")
     expect("resume requested" in output, output)
-    took = until("it completes once its user asks", lambda: world.is_completed(thread), 90)
+    took = until("it completes once its user asks", lambda: world.is_completed(thread))
     limits = user.json("thread", "show", thread)["limits"]
     expect(limits.get("turns") == 77, f"the raised limit: {limits}")
     code, output = user.try_rye("thread", "resume", thread)
@@ -71,12 +71,12 @@ def check_ledger(world):
     code, output = user.try_rye("thread", "resume", thread)
     expect(code == 4 and LEDGER in output, f"resumed with a raised maximum: {code} {output}")
     world.start_workers()
-    until("a worker refuses it", lambda: any(LEDGER in worker.log() for worker in world.workers), 40)
+    until("a worker refuses it", lambda: any(LEDGER in worker.log() for worker in world.workers))
     expect(world.status(thread) == "suspended", "a worker ran a thread whose ledger was changed")
     world.end_workers()
     database.sql(f"UPDATE budget_ledger SET max_spend = {before} WHERE thread_id = '{thread}'")
     user.rye("thread", "verify", thread)
     # Workers that refused it would look at it again after 30 s.
     world.start_workers()
-    until("it completes once the ledger is as it was", lambda: world.is_completed(thread), 90)
+    until("it completes once the ledger is as it was", lambda: world.is_completed(thread))
     say("a ledger that was changed past rye is refused by `thread verify`, `thread resume` and workers")

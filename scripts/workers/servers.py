@@ -47,7 +47,7 @@ def turns(kind, label, results):
         return [[spawn(f"{label}.{place}") for place in range(count)], [wait], *([[mark("end")]] if kind == "parent" else [])]
     if kind == "ask":
         return [[(APPROVAL, {"prompt": f"May {label} continue?", "reason": "a check"})], [mark(1)]]
-    if kind == "edit":
+    if kind in ("edit", "snapshot"):
         return [[(EDIT, {"text": label})], [mark("end")]]
     if kind in ("steps", "leaf"):
         return [[mark(place)] for place in range(3 if kind == "steps" else 1)]
