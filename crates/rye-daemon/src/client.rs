@@ -66,16 +66,13 @@ impl DaemonClient {
     /// Connects; the process is started when there is none.
     fn connect(&self) -> io::Result<UnixStream> {
         self.runtime_dir.create()?;
-        let deadline = Instant::now() + START_TIMEOUT;
+        let mut deadline = Instant::now() + START_TIMEOUT;
         let (mut started, mut starts): (Option<DaemonChild>, u32) = (None, 0);
         let stream = loop {
             let error = match self.runtime_dir.connect() {
                 Ok(stream) => break stream,
                 Err(error) => error,
             };
-            if Instant::now() > deadline {
-                return Err(error);
-            }
             // The started daemon has ended because another one runs or is just ending. If that repeats, it cannot run.
             if started.as_mut().is_none_or(DaemonChild::has_ended) {
                 if starts == MAX_STARTS {
@@ -85,6 +82,9 @@ impl DaemonClient {
                 let no_environment = BTreeMap::new();
                 started =
                     Some(spawn_daemon(&self.program, &self.arguments, &no_environment, Path::new("/"), b"")?);
+                deadline = Instant::now() + START_TIMEOUT;
+            } else if Instant::now() > deadline {
+                return Err(error);
             }
             std::thread::sleep(POLL_INTERVAL * starts);
         };

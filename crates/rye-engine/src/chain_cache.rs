@@ -34,6 +34,8 @@ pub(crate) struct ChainCache {
     items: Mutex<CachedItems>,
     /// Of a tool that was built once there is no chain yet, where the process may end after it.
     chains: Mutex<HashMap<ItemRef, Option<Arc<CachedChain>>>>,
+    /// Every tool that runs others, for hints; read when the first chain misses one.
+    executors: Mutex<Option<Arc<[ItemRef]>>>,
 }
 
 /// A chain, what the validator said of it, and all that it was made from.
@@ -64,6 +66,13 @@ impl ChainCache {
     pub(crate) fn clear(&self) {
         self.items.lock().unwrap_or_else(PoisonError::into_inner).clear();
         self.chains().clear();
+        *self.executors.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// The tools that run others, which `find` finds if they are not known yet.
+    pub(crate) fn executors(&self, find: impl FnOnce() -> Vec<ItemRef>) -> Arc<[ItemRef]> {
+        let mut executors = self.executors.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(executors.get_or_insert_with(|| find().into()))
     }
 
     fn chains(&self) -> MutexGuard<'_, HashMap<ItemRef, Option<Arc<CachedChain>>>> {
@@ -226,7 +235,8 @@ fn chain_error(error: ChainError<Error>, item: &ItemRef, is_server: bool) -> Err
         }
         ChainError::UnknownPrimitive { trail, .. } if is_server => {
             let call = format!("rye execute rye/mcp/manager action=refresh server={}", item.id);
-            let hint = format!("it is an MCP server; its tools are called. make items of them: {call}");
+            let hint =
+                format!("it is an MCP server and cannot be run itself; to make items of its tools: {call}");
             (Code::UnknownPrimitive, trail, hint)
         }
         ChainError::UnknownPrimitive { trail, .. } => {

@@ -67,7 +67,7 @@ impl Engine {
 
     /// What an executor that is nowhere was likely meant to be: a runtime, a primitive or another name of one.
     pub(crate) fn meant_executor(&self, executor: &str) -> Option<String> {
-        let known = self.executors();
+        let known = self.chain_cache.executors(|| self.find_executors());
         let aliases = chain_cache::executor_aliases(self);
         let ids = known.iter().map(|item| item.id.as_str());
         if let Some(near) = rye_item::text::nearest(executor, aliases.names().chain(ids)) {
@@ -78,7 +78,7 @@ impl Engine {
     }
 
     /// Every tool that says that it runs others.
-    fn executors(&self) -> Vec<ItemRef> {
+    fn find_executors(&self) -> Vec<ItemRef> {
         let spaces = &self.workspace.spaces;
         let is_data = |extension: &str| [".yaml", ".yml", ".toml", ".json"].contains(&extension);
         let says_so = |item: &ItemRef| {

@@ -10,7 +10,7 @@ const MAX_LINES: usize = 400;
 const MAX_BYTES: usize = 32 * 1024;
 const MAX_LINE_CHARS: usize = 500;
 /// After this the diff is coarser, but still true.
-const DIFF_TIMEOUT: Duration = Duration::from_millis(200);
+const DIFF_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The diff from `old` to `new`, and whether it was cut.
 #[must_use]

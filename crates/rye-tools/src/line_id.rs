@@ -17,7 +17,7 @@ const ID_LENGTH: usize = 7;
 /// How many ids of vanished lines are remembered, so that they are not given to others.
 const MAX_RETIRED: usize = 4096;
 /// After this, fewer lines are recognised; those that are, are right.
-const DIFF_TIMEOUT: Duration = Duration::from_millis(200);
+const DIFF_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The name of a line: `L` and seven letters or digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

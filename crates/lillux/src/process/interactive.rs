@@ -9,7 +9,7 @@ use rustix::net::Shutdown;
 use rustix::pipe::PipeFlags;
 
 use super::protocol::LaunchMode;
-use super::run::{LaunchSession, ProcessIo, SUPERVISOR_GRACE, poll_fds};
+use super::run::{LaunchSession, ProcessIo, SHUTDOWN_GRACE, poll_fds};
 use super::{Launcher, ProcessCommand, RunError};
 use crate::sandbox::Confinement;
 
@@ -81,7 +81,7 @@ pub fn spawn_interactive(
 fn shut_down(mut session: LaunchSession) {
     // Only this direction: that the run is over comes back on the other.
     let _ = rustix::net::shutdown(&session.launcher.control, Shutdown::Write);
-    let deadline = Instant::now() + SUPERVISOR_GRACE;
+    let deadline = Instant::now() + SHUTDOWN_GRACE;
     let left = || deadline.saturating_duration_since(Instant::now());
     while !session.read_replies() && !session.is_gone() && !left().is_zero() {
         let mut descriptors = [PollFd::new(&session.launcher.control, PollFlags::IN)];

@@ -28,10 +28,14 @@ use crate::CancelToken;
 use crate::sandbox::{Confinement, NamespaceMode, Receipt};
 
 /// How much longer than the run's own time the caller waits for the supervisor's word.
-pub(super) const SUPERVISOR_GRACE: Duration = Duration::from_secs(2);
+/// It is only used up if the supervisor is stopped from outside or the machine stands still.
+const SUPERVISOR_GRACE: Duration = Duration::from_secs(30);
+
+/// How long a supervisor that was told to end its run may take.
+pub(super) const SHUTDOWN_GRACE: Duration = Duration::from_secs(10);
 
 /// How long a detached run may take to begin.
-const START_TIMEOUT: Duration = Duration::from_secs(10);
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Answers are short; a supervisor that says more is not accepted.
 const MAX_REPLY_BYTES: usize = 1 << 20;
@@ -406,7 +410,7 @@ impl LaunchSession {
         // Killing the launcher ends the run: its supervisor hears of it. It has usually ended by itself.
         self.launcher.kill();
         // The supervisor holds the other end for as long as it lives.
-        let deadline = Instant::now() + SUPERVISOR_GRACE;
+        let deadline = Instant::now() + SHUTDOWN_GRACE;
         while !self.read_replies() && Instant::now() < deadline {
             let mut descriptors = [PollFd::new(&self.launcher.control, PollFlags::IN)];
             let _ = poll_fds(&mut descriptors, Some(deadline.saturating_duration_since(Instant::now())));

@@ -19,7 +19,7 @@ pub fn probe(launcher: &Launcher) -> Result<Receipt, RunError> {
         environment: BTreeMap::new(),
         current_dir: PathBuf::from("/"),
         stdin: Vec::new(),
-        timeout: Duration::from_secs(10),
+        timeout: Duration::from_secs(60),
         has_result_channel: false,
         limits: ProcessLimits::default(),
         log: None,

@@ -33,7 +33,7 @@ pub fn command(program: &str, arguments: &[&str]) -> ProcessCommand {
         environment: BTreeMap::from([("PATH".to_owned(), path.to_owned()), (MARK.to_owned(), mark())]),
         current_dir: PathBuf::from("/"),
         stdin: Vec::new(),
-        timeout: Duration::from_secs(60),
+        timeout: WAIT_TIMEOUT,
         has_result_channel: false,
         limits: ProcessLimits::default(),
         log: None,
@@ -69,7 +69,7 @@ pub fn leftover_processes(command: &ProcessCommand) -> Vec<String> {
 }
 
 /// How long a test waits for what must happen.
-const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(300);
 /// The longest pause between two looks.
 const MAX_PAUSE: Duration = Duration::from_millis(500);
 

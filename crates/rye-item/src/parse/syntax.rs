@@ -4,7 +4,7 @@
 //! What counts as a literal is each language's own business.
 
 use std::ops::ControlFlow;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::Value;
 use tree_sitter::{Language, Node, ParseOptions, ParseState, Parser, Tree};
@@ -17,8 +17,9 @@ pub(super) const MAX_DEPTH: usize = 64;
 /// The longest text that is given to a grammar, in bytes: its tree takes many times the room.
 const MAX_SOURCE_BYTES: usize = 2 * 1024 * 1024;
 
-/// How long a grammar may take. Text without errors is read in linear time and far from this limit; only the
-/// recovery from errors can take longer, so running out of time never turns a good text into a bad one.
+/// How much of the processor's time a grammar may take, without waiting for the processor. Text without errors is
+/// read in linear time and far from this limit; only the recovery from errors can take longer, so running out of time
+/// never turns a good text into a bad one.
 const PARSE_TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 300 } else { 5 });
 
 /// Names by which the engine knows a tool: a value that cannot be read is an error, not an unrelated variable.
@@ -67,11 +68,15 @@ fn parse_tree_within(text: &str, language: &Language, timeout: Duration) -> Resu
         .map_err(|error| Diagnostic::new(format!("cannot use the grammar of the language: {error}")))?;
 
     let bytes = text.as_bytes();
-    let start = Instant::now();
+    let start = processor_time();
     let mut reached = 0;
     let mut check_time = |state: &ParseState| {
         reached = state.current_byte_offset();
-        if start.elapsed() >= timeout { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        if processor_time().saturating_sub(start) >= timeout {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
     };
     let tree = parser.parse_with_options(
         &mut |offset, _| bytes.get(offset..).unwrap_or_default(),
@@ -82,6 +87,12 @@ fn parse_tree_within(text: &str, language: &Language, timeout: Duration) -> Resu
         Diagnostic::new("Syntax error: too tangled to be read in time")
             .with_position(SourcePosition::from_offset(text, reached))
     })
+}
+
+/// How long this thread has run on a processor.
+fn processor_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.try_into().unwrap_or(0), time.tv_nsec.try_into().unwrap_or(0))
 }
 
 /// The statements of a tree that hold no errors, without comments.

@@ -112,11 +112,12 @@ impl IndentationReader<'_> {
     /// the one before.
     fn indentation(&self, node: Node<'_>) -> Option<Indentation> {
         let before = self.text.get(..node.start_byte())?;
-        let line_start = before.rfind('\n').map_or(0, |index| index + 1);
-        let (previous, blank) = before.split_at(line_start);
-        let is_blank = blank.chars().all(|character| matches!(character, ' ' | '\t' | '\x0c' | '\u{feff}'));
+        // Only blanks are passed on the way back: a line may hold very many statements.
+        let previous = before.trim_end_matches([' ', '\t', '\x0c', '\u{feff}']);
+        let is_first = previous.is_empty() || previous.ends_with('\n');
         let is_continued = previous.trim_end_matches(['\r', '\n']).ends_with('\\');
-        (is_blank && !is_continued).then(|| Indentation::of(blank.trim_start_matches('\u{feff}')))
+        let blank = before.get(previous.len()..)?;
+        (is_first && !is_continued).then(|| Indentation::of(blank.trim_start_matches('\u{feff}')))
     }
 }
 
