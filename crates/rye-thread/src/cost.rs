@@ -81,12 +81,12 @@ impl Cost {
             ("output_tokens", report.output_tokens, sum.output_tokens, max.output_tokens),
         ] {
             if added > 0 && sum > max {
-                return Err(format!("{name} of a thread are at most {max} with what hooks add"));
+                return Err(format!("a thread may have at most {max} {name}, including what hooks add"));
             }
         }
         if report.spend > Nanos(0) && sum.spend > max.spend {
             let max = max.spend;
-            return Err(format!("a thread spends at most {max} with what hooks add"));
+            return Err(format!("a thread may spend at most {max}, including what hooks add"));
         }
         Ok(sum)
     }

@@ -9,7 +9,7 @@ const MAX_NAME_LEN: usize = 64;
 /// How much of the item's digest makes a name its own.
 const DIGEST_DIGITS: usize = 8;
 /// As many that no two ids with the same ones can be made.
-const STABLE_DIGITS: usize = 16;
+const STABLE_DIGITS: usize = 32;
 
 /// Names that are taken.
 #[derive(Debug, Default)]
@@ -122,10 +122,10 @@ mod tests {
             "team/web__deploy",
             "rye/sign",
             "team/web_/deploy",
-            "team/a_0123456789abcdef",
+            "team/a_0123456789abcdef0123456789abcdef",
         ];
         for id in ids {
-            assert!(name(id).len() > 17 && ends_with_digest(&name(id)), "{id}: {}", name(id));
+            assert!(name(id).len() > STABLE_DIGITS + 1 && ends_with_digest(&name(id)), "{id}: {}", name(id));
         }
         // An id that is written like the name of another one with its digest.
         assert_ne!(name(&digested.replacen('_', "/", 1)), digested);

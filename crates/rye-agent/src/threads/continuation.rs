@@ -205,7 +205,10 @@ impl ThreadRuntime {
         let ended = row.clone();
         let old = self.records.run_blocking(move |records| records.ended_state(&ended)).await?;
         check_succession(&old, Succession::Replaced, is_unattended)?;
-        check_has_more(&old)?;
+        // One that names a model itself can continue from there.
+        if request.provider.as_deref().is_none_or(|provider| provider == OFFLINE_PROVIDER) {
+            check_has_more(&old)?;
+        }
         if !params.contains_key("inputs") && row.directive == request.directive.id.as_str() {
             request.inputs.clone_from(&old.spec.instance.inputs);
         }

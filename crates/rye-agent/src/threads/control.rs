@@ -95,10 +95,17 @@ impl Threads {
         by: &str,
     ) -> Result<()> {
         let open = self.open_approvals(root).await?;
+        let mut approvals = Vec::new();
         for id in ids {
             let not_found =
                 || Error::from(crate::store::ThreadStoreError::NoApproval(rye_item::text::one_line(id)));
-            let approval = open.iter().find(|approval| approval.id == *id).ok_or_else(not_found)?;
+            approvals.push(open.iter().find(|approval| approval.id == *id).ok_or_else(not_found)?);
+        }
+        // Nothing is recorded of threads that cannot be resumed.
+        for approval in &approvals {
+            self.runtime.records.refuse_unresumable(&approval.thread).await?;
+        }
+        for approval in approvals {
             let answer = ApprovalDecision {
                 approved,
                 message: None,
@@ -107,7 +114,7 @@ impl Threads {
                 by: by.to_owned(),
                 always: None,
             };
-            self.runtime.store.answer_approval(id, &answer).await?;
+            self.runtime.store.answer_approval(&approval.id, &answer).await?;
         }
         Ok(())
     }

@@ -78,6 +78,12 @@ impl ThreadRecords {
         super::run_blocking(move || work(&reader)).await
     }
 
+    /// Refuses a suspended thread whose journal or transcript would stop its resume.
+    pub(super) async fn refuse_unresumable(&self, id: &ThreadId) -> Result<()> {
+        let id = id.clone();
+        self.run_blocking(move |records| records.refuse_unresumable(&id)).await
+    }
+
     /// Forgets a template whose blob is gone from the store; whether it was known.
     pub(super) fn forget_template(&self, digest: &Digest) -> bool {
         self.reader.templates.remove(digest)
@@ -205,6 +211,19 @@ impl RecordReader {
         let (spec, records) = self.load_record(id)?;
         driver::replay(spec, &records)
             .map_err(|error| damaged_error(id, &format!("its journal cannot be read: {error}")))
+    }
+
+    fn refuse_unresumable(&self, id: &ThreadId) -> Result<()> {
+        let row = self.store.verified_thread(id)?;
+        if row.is_none_or(|row| row.status != ThreadStatus::Suspended) {
+            return Ok(());
+        }
+        self.store.journal(id)?;
+        if self.store.keeps_transcripts() {
+            fetch_transcript(&self.store, &self.folder, id)?;
+        }
+        let keys = |fingerprint: &lillux::Fingerprint| self.transcript_key(fingerprint);
+        refuse_changed_transcript(&self.store, &self.folder, id, &keys).map(drop)
     }
 
     /// The same for a thread that is claimed here, its transcript brought up to where the journal ends.

@@ -10,7 +10,7 @@ use rye_agent::thread_id::ThreadId;
 use rye_agent::threads::{FinishedThread, ResumeOptions, StartedThread, Threads};
 use rye_engine::Code;
 use rye_item::{ItemId, ItemRef, ItemType};
-use rye_test::fake_model::{FakeModel, FakeReply, FakeRequest};
+use rye_test::fake_model::{FakeModel, FakeReply, FakeRequest, Gate};
 use serde_json::{Map, Value, json};
 
 use crate::resume::tamper;
@@ -180,7 +180,9 @@ async fn forged_answers_do_not_resume() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn parent_sees_pending_approval_at_timeout() {
-    let model = FakeModel::start(|seen| {
+    let gate = Gate::closed();
+    let until_asked = gate.clone();
+    let model = FakeModel::start(move |seen| {
         if is_requesting_thread(seen) {
             return approval_reply(seen);
         }
@@ -193,9 +195,9 @@ async fn parent_sees_pending_approval_at_timeout() {
             |timeout: f64| json!({"operation": "wait_threads", "thread_ids": [child], "timeout": timeout});
         match results.len() {
             0 => FakeReply::calls([(SPAWN, json!({"directive_name": "team/asker", "async_exec": true}))]),
-            1 => FakeReply::calls([(ORCHESTRATE, wait(3.0))]),
+            1 => FakeReply::calls([(ORCHESTRATE, wait(0.5))]).with_gate(&until_asked),
             2 => FakeReply::calls([(ORCHESTRATE, json!({"operation": "resume_thread", "thread_id": child}))]),
-            3 => FakeReply::calls([(ORCHESTRATE, wait(60.0))]),
+            3 => FakeReply::calls([(ORCHESTRATE, wait(240.0))]),
             _ => FakeReply::text(&results[1..].join("\n")),
         }
     });
@@ -204,6 +206,7 @@ async fn parent_sees_pending_approval_at_timeout() {
     let _watching = threads.watch();
     let top = start(&threads, "team/top").await;
     let asked = open_approval(&space, &threads).await;
+    gate.open();
     // The parent was refused, and waits again.
     model.wait_for_requests(1 + 1 + 1 + 1 + 1);
     space.threads().store().answer_approval(&asked.id, &decision(true)).expect("answered");

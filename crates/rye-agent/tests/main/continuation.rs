@@ -108,7 +108,7 @@ async fn waiters_follow_the_successor() {
         if contains(seen, "I am the parent.") {
             let results = tool_results(seen);
             let old = || results[0]["thread_id"].clone();
-            let wait = || json!({"operation": "wait_threads", "thread_ids": [old()], "timeout": 60});
+            let wait = || json!({"operation": "wait_threads", "thread_ids": [old()], "timeout": 240});
             return match results.len() {
                 0 => FakeReply::calls([(
                     SPAWN,

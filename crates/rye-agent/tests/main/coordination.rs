@@ -17,6 +17,9 @@ const PERMISSIONS: &str = "<permissions><execute><tool>rye.agent.threads.*</tool
 const SPAWN: &str = "rye_agent_threads_thread_directive";
 const ORCHESTRATE: &str = "rye_agent_threads_orchestrator";
 
+/// How long a parent waits for what must happen.
+const WAIT_SECONDS: u32 = 240;
+
 type Calls = Vec<(&'static str, Value)>;
 
 /// A server behind which children are good, bad or slow, and the parent makes the calls that `next` gives for what it was
@@ -89,27 +92,36 @@ async fn run_parent(space: &TestSpace, threads: &Threads) -> (Vec<Value>, Arc<Fi
     (payloads("tool_call_start").into_iter().filter_map(result).collect(), finished.clone())
 }
 
-/// Waits until a thread stands so.
+/// Waits until a thread has this status.
 async fn wait_for_status(threads: &Threads, id: &str, status: ThreadStatus) {
+    wait_for_any_status(threads, id, &[status]).await;
+}
+
+/// Waits until a thread has one of these statuses.
+async fn wait_for_any_status(threads: &Threads, id: &str, statuses: &[ThreadStatus]) {
     let id = rye_agent::thread_id::ThreadId::parse(id).expect("an id");
     let mut changes = threads.store().subscribe();
     let reached = async {
-        while threads.store().thread(&id).expect("a store").expect("a thread").status != status {
+        while !statuses.contains(&threads.store().thread(&id).expect("a store").expect("a thread").status) {
             // The one that lags behind looks again.
             let _ = changes.recv().await;
         }
     };
-    tokio::time::timeout(TEST_TIMEOUT, reached).await.unwrap_or_else(|_| panic!("{id} is not {status}"));
+    tokio::time::timeout(TEST_TIMEOUT, reached).await.unwrap_or_else(|_| panic!("{id} is not {statuses:?}"));
 }
 
-fn wait_calls(more: Value) -> impl Fn(&[Value]) -> Option<Calls> + Send + Sync + 'static {
+/// Waits for a child that fails, then for it and a slow one. With `runs_out`, the second wait ends by its timeout.
+fn wait_calls(more: Value, runs_out: bool) -> impl Fn(&[Value]) -> Option<Calls> + Send + Sync + 'static {
+    let wait = move |ids: &[&str], timeout: u32| {
+        let mut wait = json!({"operation": "wait_threads", "thread_ids": ids, "timeout": timeout});
+        wait.as_object_mut().expect("a call").extend(more.as_object().expect("more").clone());
+        Some(vec![(ORCHESTRATE, wait)])
+    };
     move |results| match results.len() {
         0 => Some(vec![spawn_call("bad"), spawn_call("slow")]),
-        2 => {
-            let mut wait = json!({"operation": "wait_threads", "thread_ids": ids(results), "timeout": 1});
-            wait.as_object_mut().expect("a call").extend(more.as_object().expect("more").clone());
-            Some(vec![(ORCHESTRATE, wait)])
-        }
+        2 if runs_out => wait(&ids(results)[..1], WAIT_SECONDS),
+        2 => wait(&ids(results), WAIT_SECONDS),
+        3 if runs_out => wait(&ids(results), 1),
         _ => None,
     }
 }
@@ -121,15 +133,16 @@ async fn fail_fast_ends_wait_at_first_failure() {
         ("fail_fast: false", json!({}), "timeout"),
         ("fail_fast: false", json!({"fail_fast": true}), "running"),
     ] {
-        let model = model(wait_calls(call));
+        let model = model(wait_calls(call, slow == "timeout"));
         let space = team_space(&model);
         space.config("resilience", &format!("coordination:\n  {config}\n"));
         let threads = space.threads();
         let (outputs, _) = run_parent(&space, &threads).await;
         let ids = ids(&outputs);
-        let results = &outputs[2]["results"];
+        let last = outputs.last().expect("a wait");
+        let results = &last["results"];
         assert_eq!((&results[ids[0]]["status"], &results[ids[1]]["status"]), (&json!("error"), &json!(slow)));
-        assert_eq!(outputs[2]["success"], false);
+        assert_eq!(last["success"], false);
         threads.cancel_all("the test is over");
     }
 }
@@ -137,13 +150,14 @@ async fn fail_fast_ends_wait_at_first_failure() {
 #[tokio::test]
 async fn cancel_siblings_on_failure_cancels_running_siblings() {
     for (config, status) in [("true", "cancelled"), ("false", "timeout")] {
-        let model = model(wait_calls(json!({})));
+        let model = model(wait_calls(json!({}), status == "timeout"));
         let space = team_space(&model);
         space.config("resilience", &format!("coordination:\n  cancel_siblings_on_failure: {config}\n"));
         let threads = space.threads();
         let (outputs, _) = run_parent(&space, &threads).await;
         let ids = ids(&outputs);
-        assert_eq!(outputs[2]["results"][ids[1]]["status"], status, "{}", outputs[2]);
+        let last = outputs.last().expect("a wait");
+        assert_eq!(last["results"][ids[1]]["status"], status, "{last}");
         threads.cancel_all("the test is over");
     }
 }
@@ -230,7 +244,8 @@ async fn child_outcome(outcome: &str, policy: &str) -> ThreadStatus {
     let id = parent.thread_id.clone();
     space.wait_for_event("child_thread_started").await;
     let slow = threads.store().children(&id).expect("children")[0].id.to_string();
-    wait_for_status(&threads, &slow, ThreadStatus::Running).await;
+    // A parent that ends soon may cancel it before it began.
+    wait_for_any_status(&threads, &slow, &[ThreadStatus::Running, ThreadStatus::Cancelled]).await;
     if hangs {
         threads.cancel(&id, "enough").await.expect("asked");
     }

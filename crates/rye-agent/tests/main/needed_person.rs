@@ -8,7 +8,7 @@ use rye_agent::thread_id::ThreadId;
 use rye_agent::threads::{END_THREAD, ResumeOptions, Threads, UserPolicy};
 use rye_engine::{Code, Error};
 use rye_item::{ItemId, ItemRef, ItemType};
-use rye_test::fake_model::{FakeModel, FakeReply, FakeRequest};
+use rye_test::fake_model::{FakeModel, FakeReply, FakeRequest, Gate};
 use serde_json::{Map, Value, json};
 
 use crate::test_space::TestSpace;
@@ -131,6 +131,8 @@ async fn denied_threads_are_continued_by_users_only() {
 
 /// The answers to the parent of a child that stopped, for each of these calls of the orchestrator.
 async fn parent_answers(child_limits: &str, child_reply: fn(&FakeRequest<'_>) -> FakeReply) -> Vec<String> {
+    let gate = Gate::closed();
+    let until_stopped = gate.clone();
     let model = FakeModel::start(move |seen| {
         if !seen.body.to_string().contains("I am the parent.") {
             return child_reply(seen);
@@ -149,7 +151,8 @@ async fn parent_answers(child_limits: &str, child_reply: fn(&FakeRequest<'_>) ->
             1 => FakeReply::calls([(
                 ORCHESTRATE,
                 json!({"operation": "wait_threads", "thread_ids": [child()], "timeout": 2}),
-            )]),
+            )])
+            .with_gate(&until_stopped),
             2 => {
                 let call = json!({"operation": "resume_thread", "thread_id": child(), "limit_overrides": {"turns": 20}});
                 FakeReply::calls([(ORCHESTRATE, call)])
@@ -166,7 +169,11 @@ async fn parent_answers(child_limits: &str, child_reply: fn(&FakeRequest<'_>) ->
     let space = space(&model);
     space.directive("team/child", &format!("{PERMISSIONS}{child_limits}"), "", "I am the child.");
     let threads = space.threads();
-    let finished = space.run(&threads, "team/parent", Map::new()).await;
+    let child_stops = async {
+        space.wait_for_event("thread_suspended").await;
+        gate.open();
+    };
+    let (finished, ()) = tokio::join!(space.run(&threads, "team/parent", Map::new()), child_stops);
     let result = finished.outcome.result.clone().unwrap_or_default();
     let children = threads.store().children(&finished.thread_id).expect("children");
     assert_eq!(children.len(), 1, "{result}");

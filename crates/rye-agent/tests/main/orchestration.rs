@@ -14,6 +14,11 @@ const PERMISSIONS: &str = "<permissions><execute><tool>rye.agent.threads.*</tool
 const SPAWN: &str = "rye_agent_threads_thread_directive";
 const ORCHESTRATE: &str = "rye_agent_threads_orchestrator";
 
+/// A call that waits until these threads have ended.
+fn wait_call(ids: &[String]) -> (&'static str, Value) {
+    (ORCHESTRATE, json!({"operation": "wait_threads", "thread_ids": ids, "timeout": 240}))
+}
+
 /// The ids of threads that results of tools name, in their order.
 fn child_ids(seen: &FakeRequest<'_>) -> Vec<String> {
     let ids = seen.tool_result_texts().into_iter().filter_map(|result| {
@@ -69,10 +74,7 @@ async fn orchestrator_operations_work() {
             4 => {
                 FakeReply::calls([(ORCHESTRATE, json!({"operation": "cancel_thread", "thread_id": child()}))])
             }
-            5 => {
-                let wait = json!({"operation": "wait_threads", "thread_ids": [child()], "timeout": 60});
-                FakeReply::calls([(ORCHESTRATE, wait)])
-            }
+            5 => FakeReply::calls([wait_call(&[child()])]),
             6 => FakeReply::calls([(
                 ORCHESTRATE,
                 json!({"operation": "get_status", "thread_id": "thread-000000000000"}),
@@ -117,10 +119,7 @@ async fn sync_and_async_children_return_results() {
             match seen.tool_results {
                 0 => FakeReply::calls([child("one", false)]),
                 1 => FakeReply::calls([child("two", true), child("three", true)]),
-                3 => {
-                    let wait = json!({"operation": "wait_threads", "thread_ids": &child_ids(seen)[1..], "timeout": 60});
-                    FakeReply::calls([(ORCHESTRATE, wait)])
-                }
+                3 => FakeReply::calls([wait_call(&child_ids(seen)[1..])]),
                 _ => FakeReply::text("done"),
             }
         });

@@ -223,9 +223,12 @@ async fn permanent_errors_are_not_retried() {
 
 #[tokio::test]
 async fn timed_out_call_charges_its_prompt() {
-    for protocol in PROTOCOLS {
+    // Long enough for the second answer to come in time on a slow machine; all wait at once.
+    let run = |protocol| async move {
         let replies = [FakeReply::hang(), FakeReply::text("done").with_usage(10, 0, 1)];
-        let run = ProtocolRun::run_with(protocol, &replies, WRITE_PERMISSIONS, "timeout: 3\n").await;
+        ProtocolRun::run_with(protocol, &replies, WRITE_PERMISSIONS, "timeout: 60\n").await
+    };
+    for run in futures_util::future::join_all(PROTOCOLS.map(run)).await {
         run.assert_ends(ThreadStatus::Completed, 2, &RETRY_EVENTS);
         assert_eq!(run.error_classes(), [(json!("network_timeout"), json!("transient"), json!(1))]);
         let row = run.ledger();

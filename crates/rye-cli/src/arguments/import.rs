@@ -96,7 +96,8 @@ impl ExportTarget {
     after_help = "rye export claude-code\nrye export cursor skills/pdf --yes\nrye export --check\n\nWithout ITEM: what was imported, and what says `export: true`. A file is overwritten only if an export wrote it or its item was imported from it, and if it has not changed since."
 )]
 pub struct ExportArguments {
-    /// The client [with --check: default every client exported for]
+    /// The client; without one, --check compares every client exported for, and the files of the other
+    /// clients that items were imported from
     #[arg(value_name = "CLIENT", required_unless_present = "check")]
     pub client: Option<ExportTarget>,
     /// Items to export, such as skills/pdf or directive:agents/reviewer

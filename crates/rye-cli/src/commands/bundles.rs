@@ -86,8 +86,8 @@ fn create(context: &CommandContext, arguments: &CreateArguments) -> CommandResul
     ))?;
     for signer in &created.other_signers {
         context.output.warn(format_args!(
-            "items of it are signed by {signer}, and can be installed only where that key is trusted; or read them, \
-             sign them yourself (rye sign TYPE ID), and make the bundle again",
+            "some items are signed by {signer}; the bundle installs only where that key is trusted, \
+             unless you read them, sign them yourself (rye sign TYPE ID), and make the bundle again",
         ));
     }
     context.output.note(format_args!(

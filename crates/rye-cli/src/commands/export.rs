@@ -22,7 +22,7 @@ use serde_json::json;
 
 use self::own_exports::OwnExports;
 pub use self::plan::exported_digests;
-use self::plan::{ExportPlan, MAX_FILE_BYTES};
+use self::plan::{ExportPlan, MAX_FILE_BYTES, record_path};
 use super::given_command::given_command_with;
 use super::{CommandContext, CommandError, CommandResult, confirm};
 use crate::arguments::ExportArguments;
@@ -151,14 +151,16 @@ fn export_once(
     let asks = context.settings.is_interactive && !output.is_json && !arguments.yes;
     if let Some(first) = elsewhere.first().filter(|_| !asks && !arguments.take_over && !arguments.dry_run) {
         let count = counted(elsewhere.len(), "file");
+        let (was, and_first) = if elsewhere.len() == 1 { ("was", ":") } else { ("were", ", first") };
         let error = Error::new(
             Code::ConsentNeeded,
             format!(
-                "nothing was written: no export on this machine wrote and no import read {count} that would change, first `{first}`"
+                "nothing was written: {count} that would change {was} neither exported nor imported \
+                 on this machine{and_first} `{first}`"
             ),
         );
         return Err(fail(error.hint(format!(
-            "what says so came with the project: look at them, then: {}",
+            "only the project's own record says otherwise: look at them, then: {}",
             given_command_with(&["--take-over"])
         ))));
     }
@@ -225,10 +227,7 @@ fn write(context: &CommandContext, project: &Path, plan: &mut ExportPlan) -> Res
         plan.in_state(&[ExportState::Missing, ExportState::Stale]).map(|file| file.path.clone()).collect();
     for file in &plan.files {
         if written.contains(&file.path) {
-            let relative = Path::new(&file.path);
-            let folder = relative.parent().unwrap_or(Path::new(""));
-            let path = file::create_folders_beneath(project, folder, false)?
-                .join(relative.file_name().unwrap_or_default());
+            let path = create_parents(project, &file.path)?;
             file::write_atomic(&path, &file.bytes, FileMode::Preserve)?;
             if file.is_executable {
                 file::set_mode(&path, 0o755)?;
@@ -242,9 +241,8 @@ fn write(context: &CommandContext, project: &Path, plan: &mut ExportPlan) -> Res
         plan.record.files.remove(path);
     }
     plan.record_own(&obsolete)?;
-    let folder = file::create_folders_beneath(project, Path::new(".ai/exports"), false)?;
-    let name = format!("{}.json", plan.client.as_str());
-    file::write_atomic(&folder.join(name), plan.record.to_text().as_bytes(), FileMode::Preserve)?;
+    let record = create_parents(project, &record_path(plan.client))?;
+    file::write_atomic(&record, plan.record.to_text().as_bytes(), FileMode::Preserve)?;
     if plan.needs_registration {
         let path = project.join(".mcp.json");
         let before = match file::read_beneath_no_symlinks(project, Path::new(".mcp.json"), MAX_FILE_BYTES) {
@@ -257,6 +255,13 @@ fn write(context: &CommandContext, project: &Path, plan: &mut ExportPlan) -> Res
         file::write_atomic(&path, after.as_bytes(), FileMode::Preserve)?;
     }
     Ok(())
+}
+
+/// Makes the folders of a file of the project, and gives its full path.
+fn create_parents(project: &Path, relative: &str) -> Result<PathBuf, Error> {
+    let relative = Path::new(relative);
+    let folder = file::create_folders_beneath(project, relative.parent().unwrap_or(Path::new("")), false)?;
+    Ok(folder.join(relative.file_name().unwrap_or_default()))
 }
 
 /// `rye export --check`
@@ -308,8 +313,7 @@ fn check_plans(
     if let Some(client) = client {
         return Ok(vec![ExportPlan::read(engine, project, client, named)?]);
     }
-    let is_used =
-        |client: &ExportClient| project.join(format!(".ai/exports/{}.json", client.as_str())).is_file();
+    let is_used = |client: &ExportClient| project.join(record_path(*client)).is_file();
     let (used, others): (Vec<ExportClient>, Vec<ExportClient>) =
         ExportClient::ALL.into_iter().partition(is_used);
     let mut plans = Vec::new();

@@ -78,7 +78,12 @@ pub fn import(context: &CommandContext, arguments: &ImportArguments) -> CommandR
         }
         steps.write(&context.settings.roots.cache.join("import-backups"))?;
     }
-    record_sources(context, arguments, &steps)?;
+    // The items are there: what is missing is a record that only saves a question later.
+    if let Err(error) = record_sources(context, arguments, &steps) {
+        context
+            .output
+            .warn(format!("the next export will ask before it replaces the sources: {}", error.message));
+    }
     let added = add_bundles(context, arguments, &mut plan, bundles);
     let made = match &bundle {
         Some(id) => Some(create_bundle(context, id, &plan)?),

@@ -16,6 +16,9 @@ use crate::tool_support::eventually;
 /// The key of [`asking`].
 const API_KEY: &str = "sk-of-a-test-0123456789";
 
+/// How long a command waits for a thread that must end.
+const WAIT_SECONDS: &str = "240";
+
 fn user_with_directive() -> User {
     let user = User::initialized();
     write_directive(&user, "ask", FILES, "", "Say hello.");
@@ -87,7 +90,7 @@ fn concurrent_starts_share_one_idle_exiting_daemon() {
     assert_eq!(std::fs::read_link(format!("/proc/{}/cwd", pids[0])).expect("a folder"), Path::new("/"));
     gate.open();
     for answer in &answers {
-        user.ok(["thread", "wait", &text(&answer["thread_id"]), "--timeout", "60"]);
+        user.ok(["thread", "wait", &text(&answer["thread_id"]), "--timeout", WAIT_SECONDS]);
     }
     assert!(eventually(|| processes(&user).is_empty()), "it ends by itself");
     let left = std::fs::read_dir(runtime_dir(&user).join("places")).expect("places").count();
@@ -136,9 +139,13 @@ fn listing_resumes_an_abandoned_thread() {
     let id = start_in_background(&user, &model);
     model.wait_for_requests(1);
     kill_daemon(&user);
-    let listed = run(command_with_model(&user, &model).args(["--json", "thread", "list"])).json();
-    assert_eq!(listed["data"]["threads"][0]["is_interrupted"], false, "{listed}");
-    user.ok(["thread", "wait", &id, "--timeout", "60"]);
+    // A process that starts slowly has not taken the thread up when the first list is printed.
+    let is_taken_up = || {
+        let listed = run(command_with_model(&user, &model).args(["--json", "thread", "list"])).json();
+        listed["data"]["threads"][0]["is_interrupted"] == false
+    };
+    assert!(eventually(is_taken_up), "no list resumed it");
+    user.ok(["thread", "wait", &id, "--timeout", WAIT_SECONDS]);
 }
 
 #[test]
@@ -156,7 +163,8 @@ fn killed_starter_has_started_its_thread() {
     kill_daemon(&user);
     for row in threads(&user) {
         let id = text(&row["thread_id"]);
-        let waited = run(command_with_model(&user, &model).args(["thread", "wait", &id, "--timeout", "60"]));
+        let waited =
+            run(command_with_model(&user, &model).args(["thread", "wait", &id, "--timeout", WAIT_SECONDS]));
         assert_eq!(waited.exit, 0, "{waited}");
     }
     assert_eq!(threads(&user).len(), 2);
@@ -183,7 +191,8 @@ fn environment_stays_off_disk_and_dir_private() {
     let id = start_in_background(&user, &model);
     model.wait_for_requests(1);
     kill_daemon(&user);
-    let waited = run(command_with_model(&user, &model).args(["thread", "wait", &id, "--timeout", "60"]));
+    let waited =
+        run(command_with_model(&user, &model).args(["thread", "wait", &id, "--timeout", WAIT_SECONDS]));
     assert_eq!(waited.exit, 0, "{waited}");
     let mut all = Vec::new();
     [user.home(), user.project(), user.context.cache()]
@@ -267,7 +276,7 @@ fn daemon_survives_malformed_requests() {
     let again = send_raw(&user, &request(&|_| {}));
     assert!(again.contains(r#""left":{}"#), "{again}");
     gate.open();
-    user.ok(["thread", "wait", &id, "--timeout", "60"]);
+    user.ok(["thread", "wait", &id, "--timeout", WAIT_SECONDS]);
     assert_eq!(model.count(), 1);
 }
 
@@ -287,7 +296,8 @@ fn frozen_daemon_does_not_hide_the_thread() {
     assert!(left.stderr.contains("has not answered"), "{left}");
     assert!(left.stderr.contains(&format!("rye thread resume {id}")), "{left}");
     // The request was sent: the process runs it once it is awake again.
-    let waited = run(command_with_model(&user, &model).args(["thread", "wait", id, "--timeout", "60"]));
+    let waited =
+        run(command_with_model(&user, &model).args(["thread", "wait", id, "--timeout", WAIT_SECONDS]));
     assert_eq!(waited.exit, 0, "{waited}");
     user.ok(["thread", "cancel", &first]);
 }
@@ -300,13 +310,14 @@ fn thread_without_api_key_records_the_reason() {
     model.wait_for_requests(1);
     kill_daemon(&user);
     // This command has no key to give.
-    let waited = user.run(["thread", "wait", &id, "--timeout", "60"]);
+    let waited = user.run(["thread", "wait", &id, "--timeout", WAIT_SECONDS]);
     assert_eq!(waited.exit, 1, "{waited}");
     assert!(waited.stdout.contains("interrupted") && waited.stderr.contains("OPENAI_API_KEY"), "{waited}");
     let output = user.ok(["thread", "show", &id]);
     assert!(output.stdout.contains("interrupted") && output.stdout.contains("OPENAI_API_KEY"), "{output}");
     assert_eq!(threads(&user)[0]["status"], "running", "it has not failed");
-    let waited = run(command_with_model(&user, &model).args(["thread", "wait", &id, "--timeout", "60"]));
+    let waited =
+        run(command_with_model(&user, &model).args(["thread", "wait", &id, "--timeout", WAIT_SECONDS]));
     assert_eq!((waited.exit, threads(&user)[0]["note"].is_null()), (0, true), "{waited}");
 }
 
@@ -339,7 +350,8 @@ fn daemon_resumes_other_projects_unless_disabled() {
             assert!(eventually(|| processes(&user).is_empty()), "there was nothing else to do");
             assert_eq!(model.count(), 1);
         }
-        let waited = run(command_with_model(&user, &model).args(["thread", "wait", &id, "--timeout", "60"]));
+        let waited =
+            run(command_with_model(&user, &model).args(["thread", "wait", &id, "--timeout", WAIT_SECONDS]));
         assert_eq!((waited.exit, model.count()), (0, 2), "{waited}");
     }
 }
@@ -360,7 +372,7 @@ fn thread_outlives_the_server_that_started_it() {
     model.wait_for_requests(1);
     client.close();
     gate.open();
-    user.ok(["thread", "wait", &id, "--timeout", "60"]);
+    user.ok(["thread", "wait", &id, "--timeout", WAIT_SECONDS]);
     assert_eq!(model.count(), 1);
 }
 
@@ -370,8 +382,8 @@ fn server_leaves_no_zombie_process() {
     let mut client = Client::connect(&user);
     let order = json!({"item_id": "directive:team/ask", "thread": "fork", "async": true});
     let answer = client.call("rye_execute", order);
-    let process = PathBuf::from(format!("/proc/{}", answer["data"]["pid"]));
-    assert!(process.exists(), "{answer}");
+    let pid = answer["data"]["pid"].as_u64().unwrap_or_else(|| panic!("{answer}"));
+    let process = PathBuf::from(format!("/proc/{pid}"));
     assert!(eventually(|| !process.exists()), "it ends, and its parent collects it");
     client.close();
 }
@@ -391,7 +403,7 @@ fn tool_cannot_reach_the_daemon() {
     let result = crate::tool_support::execute_data(&user, "reach", &[]);
     assert_eq!(result, json!({"found": [], "names": []}), "its folder is hidden");
     gate.open();
-    user.ok(["thread", "wait", &id, "--timeout", "60"]);
+    user.ok(["thread", "wait", &id, "--timeout", WAIT_SECONDS]);
 }
 
 #[test]
@@ -419,7 +431,7 @@ fn detached_child_outlives_its_run() {
     let output = format!("still running in the background: 1 thread it started; rye thread tree {root}");
     assert!(led.stderr.contains(&output), "{led}");
     gate.open();
-    user.ok(["thread", "wait", &child, "--timeout", "60"]);
+    user.ok(["thread", "wait", &child, "--timeout", WAIT_SECONDS]);
 }
 
 #[test]
@@ -431,7 +443,7 @@ fn copied_project_resumes_no_threads() {
     kill_daemon(&user);
     let copy = user.home().join("copy");
     crate::support::copy_tree(&user.project(), &copy);
-    let wait = ["thread", "wait", id.as_str(), "--timeout", "60"];
+    let wait = ["thread", "wait", id.as_str(), "--timeout", WAIT_SECONDS];
     let list = ["--json", "thread", "list"];
     let listed = run(command_with_model(&user, &model).current_dir(&copy).args(list));
     assert_eq!(listed.json()["data"]["threads"][0]["is_interrupted"], true, "{listed}");
@@ -448,7 +460,7 @@ fn failed_daemon_start_leaves_no_thread() {
     let user = user_with_directive();
     let model = hang_first(0);
     let id = start_in_background(&user, &model);
-    user.ok(["thread", "wait", &id, "--timeout", "60"]);
+    user.ok(["thread", "wait", &id, "--timeout", WAIT_SECONDS]);
     assert!(eventually(|| processes(&user).is_empty()));
     for entry in std::fs::read_dir(runtime_dir(&user)).expect("a folder") {
         let path = entry.expect("an entry").path();

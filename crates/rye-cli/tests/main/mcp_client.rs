@@ -12,7 +12,7 @@ use crate::support::User;
 use crate::tool_support::RYE;
 
 /// How long an answer may take before the test has failed.
-const RESPONSE_TIMEOUT: Duration = Duration::from_secs(60);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(300);
 
 pub struct Client {
     pub process: Child,

@@ -13,6 +13,9 @@ use crate::mcp_client::{parse_outcome, with_full_detail};
 use crate::support::{User, run, text};
 use crate::tool_support::{RYE, assert_no_processes, eventually, processes_with, write_function};
 
+/// How long an answer may take before the test has failed.
+const READ_TIMEOUT: Duration = Duration::from_secs(300);
+
 /// A server that listens on a free port.
 struct Server {
     process: Child,
@@ -102,7 +105,7 @@ impl HttpResponse {
 
 fn send_http(address: SocketAddr, method: &str, headers: &[(String, String)], body: &[u8]) -> HttpResponse {
     let mut stream = TcpStream::connect(address).expect("a connection");
-    stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a bound");
+    stream.set_read_timeout(Some(READ_TIMEOUT)).expect("a bound");
     let mut head =
         format!("{method} /mcp HTTP/1.1\r\nConnection: close\r\nContent-Length: {}\r\n", body.len());
     headers.iter().for_each(|(name, value)| head.push_str(&format!("{name}: {value}\r\n")));
@@ -465,12 +468,12 @@ fn half_open_connections_block_no_client() {
     }
     // The oldest made room: it was closed by the server.
     let oldest = &mut half_open[0];
-    oldest.set_read_timeout(Some(Duration::from_secs(60))).expect("a bound");
+    oldest.set_read_timeout(Some(READ_TIMEOUT)).expect("a bound");
     let mut byte = [0];
     assert!(matches!(oldest.read(&mut byte), Ok(0) | Err(_)));
     // The newest one is still heard.
     let newest = half_open.last_mut().expect("connections");
-    newest.set_read_timeout(Some(Duration::from_secs(60))).expect("a bound");
+    newest.set_read_timeout(Some(READ_TIMEOUT)).expect("a bound");
     let rest = format!("{}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n", server.address);
     newest.write_all(rest.as_bytes()).expect("sent");
     let mut output = String::new();

@@ -84,7 +84,7 @@ fn waiting_reports_progress_and_gives_the_whole_result() {
         tool(THREAD_DIRECTIVE, json!({"directive_name": "team/slow", "async_exec": true})),
     );
     let id = text(&started["data"]["thread_id"]);
-    let wait = tool(ORCHESTRATOR, json!({"operation": "wait_threads", "thread_ids": [id], "timeout": 60}));
+    let wait = tool(ORCHESTRATOR, json!({"operation": "wait_threads", "thread_ids": [id], "timeout": 240}));
     let call = json!({"name": "rye_execute", "arguments": wait, "_meta": {"progressToken": "w"}});
     let request = client.send_request("tools/call", call);
     let is_progress = |message: &&Value| message["method"] == "notifications/progress";
@@ -194,7 +194,7 @@ fn client_resumes_when_a_provider_answers() {
     };
     let unanswered = client.call("rye_execute", resume(0));
     assert_eq!(unanswered["data"]["result"]["status"], "suspended", "{unanswered}");
-    let done = client.call("rye_execute", resume(60));
+    let done = client.call("rye_execute", resume(240));
     assert_eq!(done["data"]["result"]["status"], "completed", "{done}");
     assert_eq!((&done["data"]["attempts"], model.count()), (&json!(2), 4), "{done}");
 }

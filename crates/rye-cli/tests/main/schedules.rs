@@ -1,5 +1,7 @@
 //! `rye schedule` from outside: signed, verified at each run, never twice for one time, and its approvals denied.
 
+use std::path::PathBuf;
+
 use serde_json::{Value, json};
 
 use crate::mcp_client::Client;
@@ -260,6 +262,9 @@ fn background_watcher_is_named_and_ends_itself() {
     let again = user.ok(["schedule", "watch", "--background"]);
     assert!(again.stderr.contains(&format!("kill {pid}")), "{again}");
     user.ok(["schedule", "remove", "team/note"]);
-    let is_watched = || user.data(["schedule", "list"])["is_watched"] == json!(true);
-    assert!(eventually(|| !is_watched()), "{}", user.data(["schedule", "list"]));
+    // Not `schedule list` again and again, which would keep the machine busy.
+    let program = PathBuf::from(format!("/proc/{pid}/exe"));
+    assert!(eventually(|| !program.exists()), "process {pid} has not ended");
+    let list = user.data(["schedule", "list"]);
+    assert_eq!((&list["is_watched"], &list["watcher_pid"]), (&json!(false), &Value::Null), "{list}");
 }

@@ -50,7 +50,7 @@ impl User {
         self.set_environment(|name, value| {
             command.env(name, value);
         });
-        command.current_dir(self.project()).timeout(Duration::from_secs(120));
+        command.current_dir(self.project()).timeout(Duration::from_secs(300));
         command
     }
 

@@ -15,6 +15,9 @@ use crate::tool_support::{RYE, assert_no_processes, eventually, processes_with, 
 
 const PERMISSIONS: &str = "<permissions><execute><tool>rye.agent.threads.*</tool><tool>rye.file-system.*</tool></execute></permissions>";
 
+/// How long a command waits for threads that must end.
+const WAIT_SECONDS: &str = "240";
+
 /// A directive that asks whether it may write a file, and writes it.
 pub fn write_gate(user: &User, on_deny: &str) {
     let process = format!(
@@ -56,8 +59,8 @@ fn approved_gate_resumes_after_exit_6() {
 
 /// Changes the registry as a process without the user's secret would.
 fn change_database(user: &User, sql: &str) {
-    let script =
-        "import sqlite3, sys\nbase = sqlite3.connect(sys.argv[1])\nbase.execute(sys.argv[2])\nbase.commit()";
+    let script = "import sqlite3, sys\nbase = sqlite3.connect(sys.argv[1], timeout=120)\n\
+                  base.execute(sys.argv[2])\nbase.commit()";
     let database = user.project().join(".ai/threads/registry.db");
     let status = Command::new("python3").args(["-c", script]).arg(database).arg(sql).status();
     assert!(status.expect("python3 runs").success(), "{sql}");
@@ -182,15 +185,15 @@ fn wait_supports_any_and_quorum() {
         text(&started.json()["thread_id"])
     };
     let (one, two, slow) = (start("team/quick"), start("team/quick"), start("team/slow"));
-    let any = user.ok(["thread", "wait", &slow, &one, "--any", "--timeout", "60"]);
+    let any = user.ok(["thread", "wait", &slow, &one, "--any", "--timeout", WAIT_SECONDS]);
     assert!(any.stdout.contains(&format!("✓ {one} completed")), "{any}");
-    let some = user.ok(["thread", "wait", &one, &two, &slow, "--quorum", "2", "--timeout", "60"]);
+    let some = user.ok(["thread", "wait", &one, &two, &slow, "--quorum", "2", "--timeout", WAIT_SECONDS]);
     assert!(some.stdout.contains(&format!("✓ {two} completed")), "{some}");
     let late = user.run(["thread", "wait", &slow, &one, "--timeout", "0.1"]);
     assert_eq!(late.exit, 1, "{late}");
     user.run(["--json", "thread", "wait", &one, "--quorum", "2"]).error(2, "RYE0104");
     user.ok(["thread", "cancel", &slow]);
-    let waited = user.run(["thread", "wait", &slow, "--timeout", "60"]);
+    let waited = user.run(["thread", "wait", &slow, "--timeout", WAIT_SECONDS]);
     assert_eq!(waited.exit, 7, "the process that runs it heard of it: {waited}");
     model.wait_for_abandoned(1);
 }

@@ -24,6 +24,15 @@ fn write_policy(user: &User, body: &str) {
     write_signed_tool(user, "team/policy", "py", &function_text(schema, &format!("{count}{body}")));
 }
 
+/// Gives hooks around calls ten minutes instead of half a minute: each starts a tool in a sandbox.
+fn allow_slow_hooks(user: &User) {
+    user.write_user(
+        "config/agent/resilience.yaml",
+        "version: \"1.0.0\"\ncategory: agent\nname: resilience\nhooks:\n  call_timeout_seconds: 600\n",
+    );
+    user.ok(["sign", "config", "agent/resilience", "--space", "user"]);
+}
+
 fn policy_runs(user: &User) -> usize {
     std::fs::read_to_string(user.project().join("policy.txt")).unwrap_or_default().lines().count()
 }
@@ -46,6 +55,7 @@ fn write_call(path: &str) -> FakeReply {
 #[test]
 fn parent_hooks_hold_for_its_children() {
     let user = User::initialized();
+    allow_slow_hooks(&user);
     write_policy(
         &user,
         "path = call['arguments']['path']\nif path == 'secret.txt':\n    return {'call': {'block': 'not at depth %d' % call['depth']}}\nreturn {'call': {'arguments': {'path': 'safe.txt', 'content': 'y'}}}",
@@ -90,6 +100,7 @@ fn parent_hooks_hold_for_its_children() {
 #[test]
 fn answers_of_programs_are_read_as_a_whole() {
     let user = User::initialized();
+    allow_slow_hooks(&user);
     let hooks = policy_hook("before_tool", "rye/file-system/write")
         .replace("<param name=\"call\">${event}</param>", "");
     write_directive(&user, "go", &format!("{GRANTS}{hooks}"), "", "Write a file.");
@@ -127,6 +138,7 @@ fn answers_of_programs_are_read_as_a_whole() {
 #[test]
 fn killed_thread_repeats_no_committed_hook() {
     let user = User::initialized();
+    allow_slow_hooks(&user);
     write_policy(&user, "return {'call': {'note': 'seen'}}");
     let hooks = policy_hook("before_tool", "rye/file-system/write");
     write_directive(&user, "go", &format!("{GRANTS}{hooks}"), "", "Write a file.");
@@ -210,6 +222,7 @@ fn hooks_replace_results_and_review_answers() {
 #[test]
 fn hooks_hold_for_what_tools_ask_for() {
     let user = User::initialized();
+    allow_slow_hooks(&user);
     let head = "# version: 1.0.0\n# tool_type: shell\n# executor_id: rye/core/runtimes/bash/bash\n# category: team\n# description: Is a tool\n";
     for (name, body) in
         [("inner", "echo ran >inner.txt"), ("outer", "rye execute team/inner >outer.txt 2>&1; true")]
@@ -232,6 +245,7 @@ fn hooks_hold_for_what_tools_ask_for() {
 #[test]
 fn hooks_see_words_of_tools_requests() {
     let user = User::initialized();
+    allow_slow_hooks(&user);
     let head = "# version: 1.0.0\n# tool_type: shell\n# executor_id: rye/core/runtimes/bash/bash\n# category: team\n# description: Is a tool\n";
     let schema =
         "# config_schema: {\"type\": \"object\", \"properties\": {\"text\": {\"type\": \"string\"}}}\n";
@@ -270,6 +284,7 @@ fn policy_answer_with_duplicate_key_blocks() {
         (r#"{"call":{"note":"a"},"rows":[{"a":1,"a":1}]}"#, false),
     ] {
         let user = User::initialized();
+        allow_slow_hooks(&user);
         user.write("tools/team/policy.sh", format!("{head}printf '%s\\n' '{answer}'\n"));
         user.ok(["sign", "tool", "team/policy"]);
         let hooks = policy_hook("before_tool", "rye/file-system/write");

@@ -329,7 +329,7 @@ fn an_asynchronous_thread_outlives_its_command() {
     let row = threads(&user).remove(0);
     assert_eq!((&row["status"], &row["is_interrupted"]), (&json!("running"), &json!(false)), "{row}");
     drop(sender);
-    let waited = user.ok(["thread", "wait", &id, "--timeout", "60"]);
+    let waited = user.ok(["thread", "wait", &id, "--timeout", "240"]);
     assert_eq!(waited.stdout, format!("✓ {id} completed\n"), "{waited}");
     let refused = run(user.command().args(["--json", "run", "team/missing", "--async"]));
     refused.error(3, "RYE0201");

@@ -163,13 +163,20 @@ fn read_only_refuses_every_change() {
 #[test]
 fn unused_sessions_end() {
     let user = User::initialized();
-    let server = UiServer::start(&user, &["--idle-timeout", "3"]);
-    let client = server.log_in();
-    assert_eq!(client.get("/session").status, 200);
-    assert_eq!(client.data("/session")["idle_timeout_seconds"], 3);
-    // Longer than the time-out: nothing else tells the server that time has passed.
-    std::thread::sleep(std::time::Duration::from_millis(3500));
-    client.get("/session").assert_refused(401, "RYE1008");
+    // A machine that stands still for the first of them gets another try.
+    for timeout in [3, 30] {
+        let server = UiServer::start(&user, &["--idle-timeout", &timeout.to_string()]);
+        let client = server.log_in();
+        let first = client.get("/session");
+        if first.status != 200 && timeout == 3 {
+            continue;
+        }
+        assert_eq!((first.status, &first.json()["data"]["idle_timeout_seconds"]), (200, &timeout.into()));
+        // Longer than the time-out: nothing else tells the server that time has passed.
+        std::thread::sleep(std::time::Duration::from_millis(timeout * 1000 + 500));
+        client.get("/session").assert_refused(401, "RYE1008");
+        return;
+    }
 }
 
 #[test]

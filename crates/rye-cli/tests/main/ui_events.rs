@@ -1,7 +1,6 @@
 //! The event stream of `rye ui` from outside: what arrives, and what a client that comes back has missed.
 
 use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -142,7 +141,7 @@ fn streams_end_with_session_and_server() {
 }
 
 #[test]
-fn changes_arrive_soon() {
+fn changes_reach_every_stream() {
     let user = User::initialized();
     write_note_directive(&user);
     user.ok(["run", "team/note"]);
@@ -154,10 +153,8 @@ fn changes_arrive_soon() {
     }
     user.ok(["run", "team/note"]);
     let thread = newest_thread(&user);
-    // It ended before: what is left is the way to the clients. A generous bound; the figures are in the docs.
-    let start = Instant::now();
+    // How soon is measured by `scripts/bench-ui`.
     for stream in &mut streams {
         stream.wait_for(|frame| has_status(frame, &thread, "completed"));
     }
-    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
 }

@@ -107,7 +107,7 @@ pub fn send(
     body: &[u8],
 ) -> UiAnswer {
     let mut stream = TcpStream::connect(address).expect("a connection");
-    stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a bound");
+    stream.set_read_timeout(Some(Duration::from_secs(300))).expect("a bound");
     let mut head =
         format!("{method} {path} HTTP/1.1\r\nConnection: close\r\nContent-Length: {}\r\n", body.len());
     headers.iter().for_each(|(name, value)| head.push_str(&format!("{name}: {value}\r\n")));
@@ -148,7 +148,7 @@ impl UiClient {
     /// Opens the event stream.
     pub fn stream(&self, query: &str) -> UiStream {
         let mut stream = TcpStream::connect(self.address).expect("a connection");
-        stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a bound");
+        stream.set_read_timeout(Some(Duration::from_secs(300))).expect("a bound");
         let mut head = format!("GET /api/v1/events{query} HTTP/1.1\r\n");
         self.headers().iter().for_each(|(name, value)| head.push_str(&format!("{name}: {value}\r\n")));
         stream.write_all(format!("{head}\r\n").as_bytes()).expect("sent");

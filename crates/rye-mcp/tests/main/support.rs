@@ -103,7 +103,7 @@ pub fn stdio_server(mode: &str) -> McpServer {
 }
 
 /// A time no test should need.
-pub const TEST_TIMEOUT: Duration = Duration::from_secs(60);
+pub const TEST_TIMEOUT: Duration = Duration::from_secs(300);
 
 pub fn list_with_timeout(server: &McpServer, timeout: Duration) -> Result<ToolList, McpError> {
     let cancel = CancelToken::new().expect("cancel");

@@ -62,7 +62,7 @@ fn frozen_transaction_loses_its_locks() {
         let outcome = tokio::task::spawn_blocking(move || store.commit_blocking(step)).await.expect("a task");
         assert_eq!(outcome, Ok(CommitOutcome::Done));
         println!("a frozen transaction held its tree for {:?}", begun.elapsed());
-        assert!(begun.elapsed() < Duration::from_secs(15));
+        assert!(begun.elapsed() < Duration::from_secs(50), "the server did not end it");
         drop(client);
         let _ = driver.await;
     });
@@ -71,7 +71,7 @@ fn frozen_transaction_loses_its_locks() {
 fn wait_until(what: &str, is_true: impl Fn() -> bool) -> Duration {
     let begun = Instant::now();
     while !is_true() {
-        assert!(begun.elapsed() < Duration::from_secs(20), "{what}");
+        assert!(begun.elapsed() < Duration::from_secs(60), "{what}");
         std::thread::sleep(Duration::from_millis(5));
     }
     begun.elapsed()

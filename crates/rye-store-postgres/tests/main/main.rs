@@ -69,7 +69,7 @@ fn options(schema: &str) -> PostgresOptions {
         rules: LedgerRules::default(),
         probe: Arc::new(OneProcess),
         clock: Arc::new(now_ms),
-        retry_for: Duration::from_secs(60),
+        retry_for: Duration::from_secs(300),
         origin: "here".to_owned(),
     }
 }

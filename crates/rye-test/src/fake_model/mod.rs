@@ -25,7 +25,7 @@ pub use request::{FakeProtocol, FakeRequest, LoggedRequest};
 pub use server::serve;
 
 /// How long a test waits for what must happen.
-const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// What the server remembers.
 #[derive(Default)]

@@ -76,6 +76,9 @@ impl ExportPlan {
         for item in wanted_items(engine, named)? {
             plan.add_item(engine, &item, !named.is_empty());
         }
+        // An item of which one file has no place is left out as a whole: its other files would join another item's.
+        let left: BTreeSet<String> = plan.left_out.iter().map(|(item, _)| item.clone()).collect();
+        plan.files.retain(|file| !left.contains(&file.item));
         if client == ExportClient::AgentPlugin && !plan.files.is_empty() {
             plan.files.push(plugin_manifest(project));
         }
@@ -261,7 +264,7 @@ impl ExportPlan {
             output.ask(format_args!(
                 "{} {} {}",
                 paint(SUCCESS, "record   "),
-                paint(NAME, format_args!(".ai/exports/{}.json", self.client.as_str())),
+                paint(NAME, record_path(self.client)),
                 paint(DIM, format_args!("with {} that are current", counted(self.files.len(), "file")))
             ));
         }
@@ -366,8 +369,13 @@ pub fn exported_digests(project: &Path) -> Result<BTreeMap<String, String>, Erro
     Ok(digests)
 }
 
+/// Where a project keeps the record of its exports for a client, below its folder.
+pub fn record_path(client: ExportClient) -> String {
+    format!(".ai/exports/{}.json", client.as_str())
+}
+
 fn read_record(project: &Path, client: ExportClient) -> Result<ExportRecord, Error> {
-    let relative = format!(".ai/exports/{}.json", client.as_str());
+    let relative = record_path(client);
     match file::read_beneath_no_symlinks(project, Path::new(&relative), MAX_FILE_BYTES) {
         Ok((bytes, _)) => {
             let damaged = |reason: &str| {

@@ -72,7 +72,8 @@ pub fn watch_in_background(context: &CommandContext) -> CommandResult {
             .note("no schedules: nothing to start; add one first: rye schedule add DIRECTIVE --every 1h");
         return Ok(());
     }
-    if is_watched(context) {
+    // A process that only looks holds the lock for a moment.
+    if watcher_pid(context).is_some() {
         context.output.note(describe_watcher(context));
         return Ok(());
     }
@@ -110,8 +111,8 @@ pub fn watcher_pid(context: &CommandContext) -> Option<u32> {
 /// Which process starts schedules, and how it is stopped.
 pub fn describe_watcher(context: &CommandContext) -> String {
     match watcher_pid(context) {
-        Some(pid) => format!("process {pid} starts them in the background; to stop it: kill {pid}"),
-        None => "a process starts them in the background".to_owned(),
+        Some(pid) => format!("process {pid} starts them; to stop it: kill {pid}"),
+        None => "a process starts them".to_owned(),
     }
 }
 
@@ -120,7 +121,8 @@ fn take_lock(context: &CommandContext) -> std::io::Result<Option<Lock>> {
     let path = lock_path(&context.settings);
     for _ in 0..MAX_LOCK_ATTEMPTS {
         let lock = Lock::try_acquire(&path)?;
-        if lock.is_some() || watcher_pid(context).is_some() {
+        // The number may be this process's own, from the last time it held the lock.
+        if lock.is_some() || watcher_pid(context).is_some_and(|pid| pid != std::process::id()) {
             return Ok(lock);
         }
         std::thread::sleep(LOCK_PAUSE);

@@ -226,7 +226,8 @@ impl FailedRun<'_> {
 
     fn package_hint(&self, name: &str) -> String {
         format!(
-            "the tool has no package with `{name}`; if a package is called so, too, add it to the signed tool: {} [\"{name}\"]",
+            "no declared package provides `{name}`; if the package has the same name, \
+             add it to the signed tool: {} [\"{name}\"]",
             self.metadata_key("dependencies")
         )
     }

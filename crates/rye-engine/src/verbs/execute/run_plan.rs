@@ -23,6 +23,7 @@ use super::missing_program;
 use super::packages::{self, InstalledPackages, PackageRequest};
 use super::program_finder::{FinderInputs, SandboxedFinder};
 use super::run_dirs;
+use super::timeout_source::MAX_TIMEOUT_SETTING;
 use super::tool::RunMessages;
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
@@ -368,7 +369,7 @@ pub(super) fn plan_run(
         context: &staged.context,
         parameters: call.parameters,
         resolved_config: call.config,
-        max_timeout: Duration::from_secs_f64(max.clamp(1.0, 604_800.0)),
+        max_timeout: Duration::from_secs_f64(max.clamp(1.0, MAX_TIMEOUT_SETTING)),
     };
     let mut invocation = invocation::build_invocation(chain, &invocation_inputs).map_err(|error| {
         missing_program::interpreter_error(chain, &environment, &error)

@@ -10,7 +10,7 @@ use super::run::RunOutput;
 use super::run_plan::RunPlan;
 
 /// The most that `execution.max_timeout_seconds` may be.
-const MAX_SETTING: f64 = 604_800.0;
+pub(super) const MAX_TIMEOUT_SETTING: f64 = 604_800.0;
 /// What a hint suggests, in seconds.
 const EXAMPLE_TIMEOUT: u32 = 600;
 
@@ -24,7 +24,7 @@ pub(super) fn hint(chain: &Chain, plan: &RunPlan, output: &RunOutput) -> Option<
         return Some(format!(
             "the limit is the setting `execution.max_timeout_seconds`, and the tool asks for more: \
              rye config set execution.max_timeout_seconds {}",
-            declared.ceil().min(MAX_SETTING)
+            declared.ceil().min(MAX_TIMEOUT_SETTING)
         ));
     }
     Some(match source {
