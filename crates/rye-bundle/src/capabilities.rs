@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use lillux::Digest;
 use rye_item::ItemType;
-use rye_item::text::one_line;
+use rye_item::text::{one_line, reveal_hidden};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -202,7 +202,8 @@ impl BundleCapabilities {
 }
 
 fn add_request(requests: &mut CapabilityRequests, request: &str, item: &str) {
-    let mut request = one_line(request);
+    // A person agrees to it: nothing in it is hidden.
+    let mut request = reveal_hidden(&one_line(request)).into_owned();
     let length = request.chars().count();
     if length > MAX_REQUEST_LENGTH {
         // With the digest, a change of what is not shown is still a change.
@@ -339,6 +340,16 @@ mod tests {
             raw: fields.clone(),
             fields,
         }
+    }
+
+    #[test]
+    fn requests_hide_no_characters() {
+        let tool = json!({"executor_id": "a/b", "sandbox": {"write": ["~/a\u{200b}b\u{e0041}\u{2028}c"]}});
+        let capabilities = BundleCapabilities::from_files(&[file(ItemType::Tool, "a/t", tool)]);
+        let requests: Vec<&String> =
+            capabilities.groups().iter().flat_map(|(_, asked)| asked.keys()).collect();
+        assert!(requests.iter().any(|request| request.contains("~/a<U+200B>b<U+E0041>")), "{requests:?}");
+        assert!(!requests.iter().any(|request| request.contains(['\u{200b}', '\u{2028}'])), "{requests:?}");
     }
 
     #[test]
