@@ -307,8 +307,9 @@ async fn wait_for_finish(
             }
             () = tokio::time::sleep(POLL_INTERVAL), if consent.can_ask => {
                 let approvals = if threads.has_pending_approvals() { threads.open_approvals(root).await? } else { Vec::new() };
-                if !approvals.is_empty() && let Ok(question) = thread_question(root, &approvals) {
-                    return Err(CallError::NeedsConsent(question));
+                if !approvals.is_empty() {
+                    // What cannot be asked there is named at once: the threads above it would wait without a word.
+                    return Err(CallError::NeedsConsent(thread_question(root, &approvals)?));
                 }
             }
         }

@@ -410,6 +410,13 @@ fn mcp_shows_arguments_to_their_end() {
     let refused = client.call_error("rye_execute", fork_arguments("team/risky"), "RYE1133");
     assert!(refused["hints"].to_string().contains("--full"), "{refused}");
     assert_eq!(client.questions.len(), 1);
+    // Nor is it waited for without a word while the thread above it runs.
+    let process = "<process><execute item_type=\"tool\" item_id=\"rye/agent/threads/thread_directive\"><param name=\"directive_name\" value=\"team/risky\"/></execute></process>";
+    write_directive(&user, "top", PERMISSIONS, process, "Start it.");
+    let refused = client.call_error("rye_execute", fork_arguments("team/top"), "RYE1133");
+    assert!(refused["hints"].to_string().contains("--full"), "{refused}");
+    let asked = format!("{:?}", client.questions);
+    assert!(!asked.contains("b.txt"), "{asked}");
     assert!(!user.context.project().join("b.txt").exists());
 }
 
