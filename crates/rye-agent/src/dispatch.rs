@@ -15,7 +15,8 @@ use rye_engine::verbs::execute::{self, ExecuteRequest, Grants, LockMode};
 use rye_engine::verbs::sign::is_glob;
 use rye_engine::{Code, Engine, Error, Result};
 use rye_exec::ThreadFunctions;
-use rye_item::{ItemRef, ItemType};
+use rye_item::space::SpaceTier;
+use rye_item::{ItemId, ItemRef, ItemType};
 use rye_thread::item_names::judged_capabilities;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
@@ -102,8 +103,8 @@ impl Dispatcher for EngineDispatcher {
             match action.primary {
                 Primary::Execute => execute(&engine, permitted, context, cancel),
                 Primary::Search => agent_actions::search(&engine, &search_arguments(action)?),
-                Primary::Load => agent_actions::load(&engine, &load_arguments(action)?),
-                Primary::Fetch => agent_actions::fetch(&engine, fetch_arguments(action)?),
+                Primary::Load => agent_actions::load(&engine, &load_arguments(&engine, permitted)?),
+                Primary::Fetch => agent_actions::fetch(&engine, fetch_arguments(&engine, permitted)?),
                 Primary::Sign => agent_actions::sign(&engine, &sign_arguments(action)?, sign_check(&engine)),
             }
         });
@@ -130,7 +131,7 @@ impl Dispatcher for EngineDispatcher {
         }
         let attempt = || {
             let engine = (self.engine)().ok()?;
-            let request = request(permitted, context, cancel).ok()?;
+            let request = request(&engine, permitted, context, cancel).ok()?;
             let result = execute::execute_if_pure(&engine, &request)?;
             Some(result.map_or_else(|error| error.to_value(None), execute::ExecuteResponse::into_value))
         };
@@ -153,10 +154,36 @@ fn execute(
     context: &Arc<ThreadContext>,
     cancel: &CancelToken,
 ) -> Result<Value> {
-    Ok(execute::execute(engine, &request(permitted, context, cancel)?)?.into_value())
+    Ok(execute::execute(engine, &request(engine, permitted, context, cancel)?)?.into_value())
+}
+
+/// The space in which to look for an item, where it would be found in another one that may not stand in for it. A hook of the
+/// user's or the system's means an item of theirs: a project's item of the same id does not replace it. The tools of hooks are
+/// the system's alone.
+fn reserved_source(engine: &Engine, permitted: &PermittedAction) -> Option<SpaceTier> {
+    let is_own =
+        matches!(permitted.principal(), Principal::Hook { origin: HookOrigin::User | HookOrigin::System });
+    let is_hook_tool = permitted.is_hook_tool();
+    if !is_own && !is_hook_tool {
+        return None;
+    }
+    let action = permitted.action();
+    let id = ItemId::new(action.item_id.as_deref()?).ok()?;
+    let types = action.item_type.map_or(ItemType::ALL.to_vec(), |item_type| vec![item_type]);
+    types.into_iter().find_map(|item_type| {
+        let places = engine.workspace.spaces.candidate_paths(&ItemRef::new(item_type, id.clone()));
+        let mut tiers = places.iter().filter(|place| place.is_found).map(|place| place.space.tier());
+        let winner = tiers.next()?;
+        match is_hook_tool {
+            true => (winner != SpaceTier::System && tiers.any(|tier| tier == SpaceTier::System))
+                .then_some(SpaceTier::System),
+            false => tiers.next().filter(|_| winner == SpaceTier::Project),
+        }
+    })
 }
 
 fn request(
+    engine: &Engine,
     permitted: &PermittedAction,
     context: &Arc<ThreadContext>,
     cancel: &CancelToken,
@@ -177,6 +204,7 @@ fn request(
         cost: context.cost,
     });
     Ok(ExecuteRequest::new(item, cancel.clone())
+        .with_source(reserved_source(engine, permitted))
         .with_parameters(parameters)
         .with_words(words)
         .with_dry_run(is_true(action.option("dry_run")))
@@ -263,16 +291,28 @@ fn search_arguments(action: &Action) -> Result<AgentSearch> {
     parse_arguments(arguments)
 }
 
-fn load_arguments(action: &Action) -> Result<AgentLoad> {
-    parse_arguments(verb_arguments(action, &["source", "destination"]))
+fn load_arguments(engine: &Engine, permitted: &PermittedAction) -> Result<AgentLoad> {
+    let mut arguments = verb_arguments(permitted.action(), &["source", "destination"]);
+    add_source(engine, permitted, &mut arguments);
+    parse_arguments(arguments)
 }
 
-fn fetch_arguments(action: &Action) -> Result<AgentFetch> {
-    let mut arguments = verb_arguments(action, &["query", "scope", "source", "destination", "limit"]);
+fn fetch_arguments(engine: &Engine, permitted: &PermittedAction) -> Result<AgentFetch> {
+    let mut arguments =
+        verb_arguments(permitted.action(), &["query", "scope", "source", "destination", "limit"]);
+    add_source(engine, permitted, &mut arguments);
     if arguments.contains_key("query") {
         arguments.entry("limit").or_insert_with(|| json!(DEFAULT_SEARCH_LIMIT));
     }
     parse_arguments(arguments)
+}
+
+fn add_source(engine: &Engine, permitted: &PermittedAction, arguments: &mut Map<String, Value>) {
+    if !arguments.contains_key("source")
+        && let Some(tier) = reserved_source(engine, permitted)
+    {
+        arguments.insert("source".to_owned(), json!(tier.as_str()));
+    }
 }
 
 fn sign_arguments(action: &Action) -> Result<AgentSign> {

@@ -298,3 +298,38 @@ fn policy_answer_with_duplicate_key_blocks() {
         assert!(reasons.iter().all(|reason| reason.contains("duplicate key `")), "{answer}: {reasons:?}");
     }
 }
+
+#[test]
+fn project_items_replace_none_of_users_hooks() {
+    for (item, space_of_hook) in [("rye/agent/threads/internal/control", "system"), ("team/policy", "user")] {
+        let user = User::initialized();
+        allow_slow_hooks(&user);
+        let params = "{action: block, error: MINE}";
+        user.write_user(
+            "config/agent/hooks.yaml",
+            format!(
+                "version: \"1.0.0\"\ncategory: agent\nname: hooks\nhooks:\n  - id: guard\n    event: before_tool\n    \
+                 action: {{primary: execute, item_type: tool, item_id: {item}, params: {params}}}\n    \
+                 grants: [rye.execute.tool.*]\n"
+            ),
+        );
+        user.ok(["sign", "config", "agent/hooks", "--space", "user"]);
+        let schema = "CONFIG_SCHEMA = {\"type\": \"object\"}";
+        let mine = function_text(schema, "return {'call': {'block': 'MINE'}}");
+        user.write_user("tools/team/policy.py", mine);
+        user.ok(["sign", "tool", "team/policy", "--space", "user"]);
+        let write = "<process><execute item_type=\"tool\" item_id=\"rye/file-system/write\"><param name=\"path\" value=\"a.txt\"/><param name=\"content\" value=\"x\"/></execute></process>";
+        write_directive(&user, "go", GRANTS, write, "Write a file.");
+        let blocked = user.run(["run", "team/go"]);
+        assert!(blocked.exit == 1 && blocked.stderr.contains("MINE"), "{space_of_hook}: {blocked}");
+        // What the project has under the same id allows everything; a higher version keeps it from the pin.
+        let category = item.rsplit_once('/').expect("a category").0;
+        let theirs = function_text(schema, "return {}")
+            .replace("__version__ = \"1.0.0\"", "__version__ = \"9.0.0\"")
+            .replace("__category__ = \"team\"", &format!("__category__ = \"{category}\""));
+        write_signed_tool(&user, item, "py", &theirs);
+        let blocked = user.run(["run", "team/go"]);
+        assert!(blocked.exit == 1 && blocked.stderr.contains("MINE"), "{space_of_hook}: {blocked}");
+        assert!(!user.project().join("a.txt").exists());
+    }
+}

@@ -102,7 +102,7 @@ fn execute_directive(engine: &Engine, request: &ExecuteRequest) -> Result<Execut
     let mut inputs = request.parameters.clone();
     // Inputs declare their types themselves: a word stays text until they say otherwise.
     inputs.extend(request.words.iter().map(|(name, word)| (name.clone(), json!(word))));
-    let data = prompt::directive_data(engine, item, &inputs)?;
+    let data = prompt::directive_data(engine, item, request.source, &inputs)?;
     let mut extra = Map::new();
     let status = match request.mode {
         ExecuteMode::Run => {
@@ -122,7 +122,7 @@ fn execute_knowledge(engine: &Engine, request: &ExecuteRequest) -> Result<Execut
     if !request.parameters.is_empty() || !request.words.is_empty() {
         return Err(Error::new(Code::InvalidInputs, "a knowledge entry takes no inputs").for_item(item));
     }
-    let data = prompt::knowledge_data(engine, item)?;
+    let data = prompt::knowledge_data(engine, item, request.source)?;
     let mut extra = Map::new();
     extra.insert("your_directions".to_owned(), json!("Use this knowledge to inform your decisions."));
     let status = match request.mode {

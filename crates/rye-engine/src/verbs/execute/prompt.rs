@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use rye_item::interpolate::interpolate_inputs;
+use rye_item::space::SpaceTier;
 use rye_item::{ItemRef, ItemType, inputs, metadata, parse};
 use rye_space::ItemFile;
 use rye_trust::Admitted;
@@ -15,8 +16,12 @@ use crate::error::{Code, Error, Result};
 ///
 /// # Errors
 /// When it is not trusted, only partly covered, or does not parse.
-pub(super) fn admit_instructions(engine: &Engine, item: &ItemRef) -> Result<Arc<Admitted<ItemFile>>> {
-    let located = engine.locate(item, None)?;
+pub(super) fn admit_instructions(
+    engine: &Engine,
+    item: &ItemRef,
+    source: Option<SpaceTier>,
+) -> Result<Arc<Admitted<ItemFile>>> {
+    let located = engine.locate(item, source)?;
     let admitted = engine.admit_cached(located)?;
     let allows_partial =
         engine.workspace.settings.get("integrity.partial_coverage").and_then(Value::as_str) == Some("allow");
@@ -39,8 +44,13 @@ pub(super) fn admit_instructions(engine: &Engine, item: &ItemRef) -> Result<Arc<
 ///
 /// # Errors
 /// When it may not be used, or its inputs do not fit.
-pub(super) fn directive_data(engine: &Engine, item: &ItemRef, inputs: &Map<String, Value>) -> Result<Value> {
-    fill_directive(&*admit_instructions(engine, item)?, item, inputs)
+pub(super) fn directive_data(
+    engine: &Engine,
+    item: &ItemRef,
+    source: Option<SpaceTier>,
+    inputs: &Map<String, Value>,
+) -> Result<Value> {
+    fill_directive(&*admit_instructions(engine, item, source)?, item, inputs)
 }
 
 /// A directive as a thread needs it: everything its author wrote, and its prompt filled in.
@@ -63,7 +73,7 @@ pub fn load_directive(
     item: &ItemRef,
     inputs: &Map<String, Value>,
 ) -> Result<LoadedDirective> {
-    let admitted = admit_instructions(engine, item)?;
+    let admitted = admit_instructions(engine, item, None)?;
     let data = fill_directive(&admitted, item, inputs)?;
     let mut fields = admitted.parsed().fields.clone();
     fields.extend(admitted.fields().clone());
@@ -75,7 +85,7 @@ pub fn load_directive(
 /// # Errors
 /// When it may not be used.
 pub fn directive_fields(engine: &Engine, item: &ItemRef) -> Result<Map<String, Value>> {
-    let admitted = admit_instructions(engine, item)?;
+    let admitted = admit_instructions(engine, item, None)?;
     let mut fields = admitted.parsed().fields.clone();
     fields.extend(admitted.fields().clone());
     Ok(fields)
@@ -86,7 +96,7 @@ pub fn directive_fields(engine: &Engine, item: &ItemRef) -> Result<Map<String, V
 /// # Errors
 /// When it may not be used.
 pub fn knowledge_text(engine: &Engine, item: &ItemRef) -> Result<String> {
-    let admitted = admit_instructions(engine, item)?;
+    let admitted = admit_instructions(engine, item, None)?;
     Ok(admitted.parsed().text("body").unwrap_or_default().trim().to_owned())
 }
 
@@ -142,8 +152,8 @@ fn fill_inputs(value: &Value, inputs: &Map<String, Value>) -> Value {
 ///
 /// # Errors
 /// When it may not be used.
-pub(super) fn knowledge_data(engine: &Engine, item: &ItemRef) -> Result<Value> {
-    let admitted = admit_instructions(engine, item)?;
+pub(super) fn knowledge_data(engine: &Engine, item: &ItemRef, source: Option<SpaceTier>) -> Result<Value> {
+    let admitted = admit_instructions(engine, item, source)?;
     let mut data = match metadata::display_metadata(ItemType::Knowledge, admitted.fields()) {
         Value::Object(map) => map,
         _ => Map::new(),

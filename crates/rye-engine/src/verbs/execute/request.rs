@@ -8,6 +8,7 @@ use lillux::CancelToken;
 use lillux::process::callback::CallbackChannel;
 use rye_exec::ThreadFunctions;
 use rye_item::ItemRef;
+use rye_item::space::SpaceTier;
 use serde_json::{Map, Value};
 
 use super::LockMode;
@@ -39,6 +40,7 @@ pub enum Caller {
 #[derive(Clone, Debug)]
 pub struct ExecuteRequest {
     pub(crate) item: ItemRef,
+    pub(crate) source: Option<SpaceTier>,
     pub(crate) parameters: Map<String, Value>,
     pub(crate) words: Vec<(String, String)>,
     pub(crate) mode: ExecuteMode,
@@ -60,6 +62,7 @@ impl ExecuteRequest {
     pub fn new(item: ItemRef, cancel: CancelToken) -> Self {
         Self {
             item,
+            source: None,
             parameters: Map::new(),
             words: Vec::new(),
             mode: ExecuteMode::Run,
@@ -74,6 +77,13 @@ impl ExecuteRequest {
             grants: None,
             needs_whole_answer: false,
         }
+    }
+
+    /// Looks for the item in this space only.
+    #[must_use]
+    pub fn with_source(mut self, source: Option<SpaceTier>) -> Self {
+        self.source = source;
+        self
     }
 
     /// Sets the parameters of a tool or the inputs of a directive.

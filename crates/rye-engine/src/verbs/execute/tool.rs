@@ -35,14 +35,14 @@ pub(super) struct RunMessages {
 
 pub(super) fn execute(engine: &Engine, request: &ExecuteRequest) -> Result<ExecuteResponse> {
     let started = Instant::now();
-    let (chain, warnings) = chain_cache::build_valid_chain(engine, &request.item, None)?;
+    let (chain, warnings) = chain_cache::build_valid_chain(engine, &request.item, request.source)?;
     execute_chain(engine, request, started, &chain, warnings)
 }
 
 /// The same for a function that touches nothing, and for what is refused; `None` for what takes longer.
 pub(super) fn execute_if_pure(engine: &Engine, request: &ExecuteRequest) -> Option<Result<ExecuteResponse>> {
     let started = Instant::now();
-    match chain_cache::build_valid_chain(engine, &request.item, None) {
+    match chain_cache::build_valid_chain(engine, &request.item, request.source) {
         Ok((chain, warnings)) if run_plan::is_pure(engine, &chain) => {
             Some(execute_chain(engine, request, started, &chain, warnings))
         }
