@@ -92,7 +92,7 @@ fn only_hook_tools_get_thread_context() {
 }
 
 #[test]
-fn new_hook_tool_is_used_at_once() {
+fn hook_tools_are_the_systems_alone() {
     let world = init_world();
     let id = format!("{HOOK_TOOLS_PREFIX}/emitter");
     let action = Action::from_value(&json!({"item_id": id, "params": {"event_type": "note", "payload": {}}}));
@@ -108,8 +108,9 @@ fn new_hook_tool_is_used_at_once() {
     for _ in 0..5 {
         assert_eq!(run(), expected);
     }
+    // However well it is signed, a project's tool of that id is not used.
     signed_native(&world, &id, "test.access", "{type: object}");
-    assert_eq!(run()["data"], json!({"write": 0, "network": false}));
+    assert_eq!(run(), expected);
 }
 
 #[test]

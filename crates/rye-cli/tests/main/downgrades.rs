@@ -141,6 +141,24 @@ fn other_projects_pins_are_no_downgrade() {
 }
 
 #[test]
+fn newer_tool_of_project_hides_no_pinned_one() {
+    let user = User::initialized();
+    user.write_user("tools/team/x.py", at("1.0.0"));
+    user.ok(["sign", "tool", "team/x", "--space", "user"]);
+    assert_eq!(user.data(["execute", "team/x"]), "1.0.0");
+    write_signed_tool(&user, "team/x", "py", &at("2.0.0"));
+    let refused = user.assert_refused(["execute", "team/x"], 8, "RYE0501");
+    assert!(text(&refused["error"]).contains("hidden by a new one in project space"), "{refused}");
+    user.assert_refused(["execute", "team/x", "--locked"], 8, "RYE0501");
+    // Accepted once, it runs, and so do its own new versions; the user's own pin stays.
+    user.ok(["lock", "update", "team/x"]);
+    assert_eq!(user.data(["execute", "team/x"]), "2.0.0");
+    write_signed_tool(&user, "team/x", "py", &at("2.1.0"));
+    assert_eq!(user.data(["execute", "team/x"]), "2.1.0");
+    assert!(user.home().join(".ai/lockfiles/team/x@1.0.0.lock.json").is_file());
+}
+
+#[test]
 fn hidden_tools_newer_pin_counts_until_accepted() {
     let user = User::initialized();
     user.write_user("tools/team/x.py", at("2.0.0"));

@@ -223,7 +223,7 @@ type EffectiveLockfiles = Arc<FoundLockfiles>;
 pub(crate) struct FoundLockfiles {
     /// Those of its version.
     all: Vec<EffectiveLockfile>,
-    /// Those of newer versions, damaged ones included.
+    /// Those of newer versions, damaged ones included, and of a tool of the user's that this one hides.
     pub(crate) newer: Vec<ScannedLockfile>,
 }
 

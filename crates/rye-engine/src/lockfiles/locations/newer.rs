@@ -1,4 +1,5 @@
-//! Pins of newer versions of a tool: an older version, however well it is signed, does not run beside them.
+//! Pins of other versions of a tool: of newer ones, beside which an older version, however well it is signed, does not run, and
+//! of the user's own tool that a project's tool of another version hides.
 
 use std::cmp::Ordering;
 use std::path::Path;
@@ -19,8 +20,9 @@ use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
 use crate::lockfiles::file_name;
 
-/// The lockfiles of project and user scope that pin a newer version of the tool, or are damaged and say so by their name.
-/// `current` are those of the version that would run.
+/// The lockfiles of project and user scope that pin a newer version of the tool, or are damaged and say so by their name; and
+/// those of a tool of the user's that the project's tool hides, whatever their version. `current` are those of the version
+/// that would run.
 pub(super) fn look(
     engine: &Engine,
     resolved: &ResolvedTool,
@@ -32,41 +34,70 @@ pub(super) fn look(
     // The pin of a tool that is hidden here has no effect once the one that hides it is pinned.
     let is_pinned_here =
         current.iter().any(|found| found.tier == SpaceTier::User && is_here(&found.lockfile));
-    let counts = |scanned: &ScannedLockfile| match (&scanned.lockfile, scanned.tier) {
+    let dirs = project_dir(engine).into_iter().chain([user_dir(engine)]);
+    let found: Vec<(Age, ScannedLockfile)> =
+        dirs.flat_map(|dir| other_versions(&dir, &id, resolved, watched)).collect();
+    // A new version of what was accepted here is a new pin.
+    let was_pinned_here = is_pinned_here
+        || found.iter().any(|(_, scanned)| {
+            scanned.tier == SpaceTier::User && scanned.lockfile.as_ref().is_ok_and(is_here)
+        });
+    let counts = |age: Age, scanned: &ScannedLockfile| match (&scanned.lockfile, scanned.tier) {
+        (Err(_), _) if age == Age::Older => false,
         (Err(_), SpaceTier::User) => !is_marked_for_another(engine, &scanned.name),
         (Err(_), SpaceTier::Project | SpaceTier::System) => true,
+        (Ok(lockfile), SpaceTier::User)
+            if age == Age::Older && is_shadowed_pin(lockfile, resolved) && is_in_user_space(lockfile) =>
+        {
+            !was_pinned_here
+        }
         (Ok(lockfile), _) if !is_newer(&lockfile.root.version, &resolved.root.version) => false,
         (Ok(_), SpaceTier::Project | SpaceTier::System) => true,
         (Ok(lockfile), SpaceTier::User) if lockfile.project.is_some() => is_here(lockfile),
         (Ok(lockfile), SpaceTier::User) if is_shadowed_pin(lockfile, resolved) => !is_pinned_here,
         (Ok(lockfile), SpaceTier::User) => !is_of_binary(engine, lockfile, resolved),
     };
-    let dirs = project_dir(engine).into_iter().chain([user_dir(engine)]);
-    let found = dirs.flat_map(|dir| other_versions(&dir, &id, &resolved.root.version, watched));
-    Ok(found.filter(counts).collect())
+    let effective = found.into_iter().filter(|(age, scanned)| counts(*age, scanned));
+    Ok(effective.map(|(_, scanned)| scanned).collect())
 }
 
-/// The lockfiles of a folder whose names say that they pin a newer version of the tool.
+/// What the name of a lockfile says of its version, beside the tool's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Age {
+    Newer,
+    Older,
+}
+
+/// Whether it pins a tool that lies in user space.
+fn is_in_user_space(lockfile: &Lockfile) -> bool {
+    pinned_space(lockfile) == SpaceTier::User.as_str()
+}
+
+/// The lockfiles of a folder whose names say that they pin another version of the tool; older ones only for a project's tool,
+/// which may hide one of the user's.
 fn other_versions(
     dir: &LockfileDir,
     id: &ItemId,
-    version: &str,
+    resolved: &ResolvedTool,
     watched: &mut WatchSet,
-) -> Vec<ScannedLockfile> {
+) -> Vec<(Age, ScannedLockfile)> {
     let folder = dir.path(Path::new(id.category()));
     watched.add(folder.clone());
     let prefix = format!("{}@", id.name());
     // A folder that is not there holds none; one that cannot be read keeps the tool's own lockfile from being read too.
     let entries = std::fs::read_dir(&folder).into_iter().flatten().flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
-    let is_newer_name = |file: &String| {
-        let stated =
-            file.strip_prefix(&prefix).and_then(|rest| rest.strip_suffix(file_name::LOCKFILE_EXTENSION));
-        stated.is_some_and(|stated| is_newer(stated, version))
+    let version = resolved.root.version.as_str();
+    let with_age = |file: String| {
+        let stated = file.strip_prefix(&prefix)?.strip_suffix(file_name::LOCKFILE_EXTENSION)?;
+        if is_newer(stated, version) {
+            return Some((file, Age::Newer));
+        }
+        (stated != version && resolved.space() == "project").then_some((file, Age::Older))
     };
-    let mut names: Vec<String> = names.filter(is_newer_name).collect();
+    let mut names: Vec<(String, Age)> = names.filter_map(with_age).collect();
     names.sort();
-    let read = |file: String| {
+    let read = |(file, age): (String, Age)| {
         let relative = Path::new(id.category()).join(file);
         let path = dir.path(&relative);
         watched.add(path.clone());
@@ -76,7 +107,8 @@ fn other_versions(
             Ok(None) => return None,
             Err(error) => Err(error),
         };
-        Some(ScannedLockfile { tier: dir.tier, path, name: relative.display().to_string(), lockfile })
+        let name = relative.display().to_string();
+        Some((age, ScannedLockfile { tier: dir.tier, path, name, lockfile }))
     };
     names.into_iter().filter_map(read).collect()
 }
@@ -131,10 +163,17 @@ fn version(text: &str) -> Option<Version> {
     Version::parse(&format!("{core}{}{rest}", ".0".repeat(zeros))).ok()
 }
 
-/// What differs from a pin of a newer version.
+/// What differs from a pin of another version.
 pub(crate) fn difference(pinned: &Lockfile, found: &ResolvedTool) -> LockDifference {
-    let what =
-        DifferenceKind::Downgraded { pinned: pinned.root.version.clone(), found: found.root.version.clone() };
+    let what = match is_newer(&pinned.root.version, &found.root.version) {
+        true => DifferenceKind::Downgraded {
+            pinned: pinned.root.version.clone(),
+            found: found.root.version.clone(),
+        },
+        false => {
+            DifferenceKind::Shadowed { pinned: pinned_space(pinned).to_owned(), by: found.space().to_owned() }
+        }
+    };
     LockDifference { part: LockfilePart::Root, element: found.root.tool_id.clone(), kind: what }
 }
 

@@ -5,7 +5,7 @@ mod update;
 
 use std::path::{Path, PathBuf};
 
-use rye_exec::lock::{LockComparison, LockDifference, LockedElement, Lockfile};
+use rye_exec::lock::{DifferenceKind, LockComparison, LockDifference, LockedElement, Lockfile};
 use rye_item::space::SpaceTier;
 use rye_item::{ItemId, ItemRef, ItemType};
 use serde::Serialize;
@@ -318,7 +318,11 @@ fn check_lockfile(
     if is_newer {
         let difference = locations::newer::difference(lockfile, &resolved);
         let why = Some(difference.to_string());
-        return LockfileCheck { state: LockfileStatus::Downgrade, why, differences: vec![difference] };
+        let state = match difference.kind {
+            DifferenceKind::Downgraded { .. } => LockfileStatus::Downgrade,
+            _ => LockfileStatus::Mismatch,
+        };
+        return LockfileCheck { state, why, differences: vec![difference] };
     }
     if resolved.root.version != root.version {
         let now = rye_item::text::one_line(&resolved.root.version);
