@@ -117,10 +117,10 @@ fn newer_of_same_tool(engine: &Engine, resolved: &ResolvedTool) -> Result<Vec<Pa
         lockfile.project == locations::owner_project(engine, resolved)
             && locations::pinned_space(lockfile) == resolved.space()
     };
-    let newer = found.newer.iter().filter(|newer| newer.tier == SpaceTier::User);
+    let newer = found.other_versions.iter().filter(|other| other.tier == SpaceTier::User);
     Ok(newer
-        .filter(|newer| newer.lockfile.as_ref().is_ok_and(is_own))
-        .map(|newer| newer.path.clone())
+        .filter(|other| other.lockfile.as_ref().is_ok_and(is_own))
+        .map(|other| other.path.clone())
         .collect())
 }
 

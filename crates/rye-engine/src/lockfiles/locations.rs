@@ -1,6 +1,6 @@
 //! Where lockfiles lie: project, user, system. Which of them count for a tool, and which one is written.
 
-pub(crate) mod newer;
+pub(crate) mod other_versions;
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -223,8 +223,9 @@ type EffectiveLockfiles = Arc<FoundLockfiles>;
 pub(crate) struct FoundLockfiles {
     /// Those of its version.
     all: Vec<EffectiveLockfile>,
-    /// Those of newer versions, damaged ones included, and of a tool of the user's that this one hides.
-    pub(crate) newer: Vec<ScannedLockfile>,
+    /// Pins of other versions that this one does not run beside: of newer ones, damaged ones included, and of a tool of the
+    /// user's that this one hides.
+    pub(crate) other_versions: Vec<ScannedLockfile>,
 }
 
 impl FoundLockfiles {
@@ -293,8 +294,8 @@ fn find_lockfiles(
             all.push(EffectiveLockfile { tier: SpaceTier::System, path, lockfile });
         }
     }
-    let newer = newer::look(engine, resolved, &all, watch_set)?;
-    Ok(FoundLockfiles { all, newer })
+    let other_versions = other_versions::find(engine, resolved, &all, watch_set)?;
+    Ok(FoundLockfiles { all, other_versions })
 }
 
 /// A lockfile that a bundle ships: those inside the binary are made by it; a folder's signed manifest lists it. What that

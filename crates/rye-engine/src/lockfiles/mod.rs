@@ -189,12 +189,12 @@ pub(crate) fn check_in(
         }
     }
     // However well an older version is signed, and even if it was pinned once: it is not the one that was agreed to last.
-    if let Some(newer) = all.newer.iter().find(|newer| is_compared(newer.tier)) {
-        let pinned = newer.lockfile.as_ref().map_err(Clone::clone)?;
-        let differences = vec![locations::newer::difference(pinned, resolved)];
+    if let Some(other) = all.other_versions.iter().find(|other| is_compared(other.tier)) {
+        let pinned = other.lockfile.as_ref().map_err(Clone::clone)?;
+        let differences = vec![locations::other_versions::difference(pinned, resolved)];
         return Ok(LockState::Mismatch(Box::new(build_mismatch(
-            newer.path.clone(),
-            newer.tier,
+            other.path.clone(),
+            other.tier,
             resolved,
             differences,
         ))));

@@ -313,10 +313,10 @@ fn check_lockfile(
         }
         Err(error) => return LockfileCheck::with_reason(LockfileStatus::Refused, error.message),
     };
-    let is_newer = locations::effective_lockfiles(engine, &resolved)
-        .is_ok_and(|found| found.newer.iter().any(|newer| newer.path == scanned.path));
-    if is_newer {
-        let difference = locations::newer::difference(lockfile, &resolved);
+    let is_in_the_way = locations::effective_lockfiles(engine, &resolved)
+        .is_ok_and(|found| found.other_versions.iter().any(|other| other.path == scanned.path));
+    if is_in_the_way {
+        let difference = locations::other_versions::difference(lockfile, &resolved);
         let why = Some(difference.to_string());
         let state = match difference.kind {
             DifferenceKind::Downgraded { .. } => LockfileStatus::Downgrade,

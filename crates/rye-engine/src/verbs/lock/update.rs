@@ -136,7 +136,7 @@ pub fn update(
         if scope == SpaceTier::User {
             files.extend(remove_obsolete_pins(engine, &resolved)?);
         }
-        files.extend(remove_newer(engine, &resolved, scope)?);
+        files.extend(remove_other_versions(engine, &resolved, scope)?);
     }
     let remaining = match lockfiles::check(engine, &resolved) {
         Ok(LockState::Mismatch(mismatch)) => Some(Error::from(mismatch.as_ref())),
@@ -209,11 +209,11 @@ pub fn pinnable_tools(engine: &Engine, resolve: ResolveTool<'_>) -> Result<Vec<I
 fn scopes_in_use(engine: &Engine, resolved: &ResolvedTool) -> Result<Vec<SpaceTier>> {
     let mut scopes = Vec::new();
     let found = locations::effective_lockfiles(engine, resolved);
-    let is_newer_pinned = |scope: SpaceTier| {
-        found.as_ref().is_ok_and(|found| found.newer.iter().any(|newer| newer.tier == scope))
+    let is_other_pinned = |scope: SpaceTier| {
+        found.as_ref().is_ok_and(|found| found.other_versions.iter().any(|other| other.tier == scope))
     };
     if locations::project_dir(engine).is_some()
-        && (is_newer_pinned(SpaceTier::Project)
+        && (is_other_pinned(SpaceTier::Project)
             || !matches!(locations::slot(engine, resolved, SpaceTier::Project)?.current, Ok(None)))
     {
         scopes.push(SpaceTier::Project);
@@ -222,7 +222,7 @@ fn scopes_in_use(engine: &Engine, resolved: &ResolvedTool) -> Result<Vec<SpaceTi
     let is_damaged = locations::user_slots(engine, resolved)?.iter().any(|slot| slot.current.is_err());
     let is_pinned = !matches!(locations::slot(engine, resolved, SpaceTier::User)?.current, Ok(None));
     let is_found = found.as_ref().is_ok_and(|all| all.iter().any(|found| found.tier == SpaceTier::User));
-    if is_damaged || is_pinned || is_found || is_newer_pinned(SpaceTier::User) {
+    if is_damaged || is_pinned || is_found || is_other_pinned(SpaceTier::User) {
         scopes.push(SpaceTier::User);
     }
     Ok(if scopes.is_empty() { vec![locations::write_scope(engine)] } else { scopes })
@@ -288,19 +288,23 @@ fn remove_obsolete_pins(engine: &Engine, resolved: &ResolvedTool) -> Result<Vec<
 
 /// Removes the pins of newer versions: the older one was accepted in their place. The user's own pin of a tool that is
 /// hidden here stays, and has no effect any more.
-fn remove_newer(engine: &Engine, resolved: &ResolvedTool, scope: SpaceTier) -> Result<Vec<UpdatedLockfile>> {
+fn remove_other_versions(
+    engine: &Engine,
+    resolved: &ResolvedTool,
+    scope: SpaceTier,
+) -> Result<Vec<UpdatedLockfile>> {
     let mut removed = Vec::new();
     // A damaged lockfile of another scope is not in the way of what was accepted here: it is reported afterwards.
     let Ok(found) = locations::effective_lockfiles(engine, resolved) else { return Ok(removed) };
-    for newer in found.newer.iter().filter(|newer| newer.tier == scope) {
-        let (changes, why) = match &newer.lockfile {
+    for other in found.other_versions.iter().filter(|other| other.tier == scope) {
+        let (changes, why) = match &other.lockfile {
             Ok(lockfile) if locations::is_shadowed_pin(lockfile, resolved) => continue,
-            Ok(lockfile) => (vec![locations::newer::difference(lockfile, resolved)], None),
+            Ok(lockfile) => (vec![locations::other_versions::difference(lockfile, resolved)], None),
             Err(error) => (Vec::new(), Some(error.message.clone())),
         };
-        lillux::file::remove(&newer.path)?;
+        lillux::file::remove(&other.path)?;
         removed.push(UpdatedLockfile {
-            path: newer.path.clone(),
+            path: other.path.clone(),
             scope,
             change: LockfileChange::Removed,
             changes,

@@ -23,7 +23,7 @@ use crate::lockfiles::file_name;
 /// The lockfiles of project and user scope that pin a newer version of the tool, or are damaged and say so by their name; and
 /// those of a tool of the user's that the project's tool hides, whatever their version. `current` are those of the version
 /// that would run.
-pub(super) fn look(
+pub(super) fn find(
     engine: &Engine,
     resolved: &ResolvedTool,
     current: &[EffectiveLockfile],
@@ -36,7 +36,7 @@ pub(super) fn look(
         current.iter().any(|found| found.tier == SpaceTier::User && is_here(&found.lockfile));
     let dirs = project_dir(engine).into_iter().chain([user_dir(engine)]);
     let found: Vec<(Age, ScannedLockfile)> =
-        dirs.flat_map(|dir| other_versions(&dir, &id, resolved, watched)).collect();
+        dirs.flat_map(|dir| read_other_versions(&dir, &id, resolved, watched)).collect();
     // A new version of what was accepted here is a new pin.
     let was_pinned_here = is_pinned_here
         || found.iter().any(|(_, scanned)| {
@@ -75,7 +75,7 @@ fn is_in_user_space(lockfile: &Lockfile) -> bool {
 
 /// The lockfiles of a folder whose names say that they pin another version of the tool; older ones only for a project's tool,
 /// which may hide one of the user's.
-fn other_versions(
+fn read_other_versions(
     dir: &LockfileDir,
     id: &ItemId,
     resolved: &ResolvedTool,
