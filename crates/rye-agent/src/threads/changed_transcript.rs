@@ -12,15 +12,36 @@ use rye_engine::{Code, Error, Result};
 use rye_item::text::shell_word;
 
 use crate::status::ThreadStatus;
-use crate::store::{StoreHandle, TranscriptHead};
+use crate::store::{StoreHandle, TranscriptHead, fetch_transcript};
 use crate::thread_id::ThreadId;
 use crate::transcript::{self, TranscriptProblem};
+
+/// Refuses a suspended thread whose journal cannot be read, or whose transcript its thread did not write so: what it asks need not
+/// be answered.
+///
+/// # Errors
+/// As [`refuse_changed_transcript`], or when the journal cannot be read.
+pub(crate) fn refuse_unresumable(
+    store: &StoreHandle,
+    folder: &Path,
+    id: &ThreadId,
+    keys: &dyn Fn(&Fingerprint) -> Option<PublicKey>,
+) -> Result<()> {
+    let row = store.verified_thread(id)?;
+    if row.is_none_or(|row| row.status != ThreadStatus::Suspended) {
+        return Ok(());
+    }
+    store.journal(id)?;
+    // Brings the copy of what a shared store keeps up to date.
+    fetch_transcript(store, folder, id)?;
+    refuse_changed_transcript(store, folder, id, keys).map(drop)
+}
 
 /// Refuses a transcript in `folder` that its thread did not write so. Gives the last event that the store knows of.
 ///
 /// # Errors
 /// When it was changed; when it cannot be read.
-pub(crate) fn refuse_changed_transcript(
+pub(super) fn refuse_changed_transcript(
     store: &StoreHandle,
     folder: &Path,
     id: &ThreadId,

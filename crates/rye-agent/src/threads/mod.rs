@@ -70,7 +70,7 @@ use crate::transcript::TranscriptSigner;
 pub use approval_text::ApprovalText;
 pub use availability::ProviderBackoff;
 pub use background::{BackgroundConnection, BackgroundHost, BackgroundThread, TakeoverReport};
-pub(crate) use changed_transcript::refuse_changed_transcript;
+pub(crate) use changed_transcript::refuse_unresumable;
 pub use control::CancelOutcome;
 pub use fork::{ForkOptions, fork_source};
 pub use heartbeat::WatchGuard;

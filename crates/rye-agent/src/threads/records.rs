@@ -12,7 +12,7 @@ use rye_engine::{Code, Error, Result};
 use serde_json::{Value, json};
 
 use super::FinishedThread;
-use super::changed_transcript::{changed_transcript_error, refuse_changed_transcript};
+use super::changed_transcript::{changed_transcript_error, refuse_changed_transcript, refuse_unresumable};
 use super::resume::EventHistory;
 use crate::config::{ChildAction, ChildPolicy};
 use crate::driver::{self, MillisClock, ResumePoint};
@@ -81,7 +81,10 @@ impl ThreadRecords {
     /// Refuses a suspended thread whose journal or transcript would stop its resume.
     pub(super) async fn refuse_unresumable(&self, id: &ThreadId) -> Result<()> {
         let id = id.clone();
-        self.run_blocking(move |records| records.refuse_unresumable(&id)).await
+        self.run_blocking(move |records| {
+            refuse_unresumable(&records.store, &records.folder, &id, &|signer| records.transcript_key(signer))
+        })
+        .await
     }
 
     /// Forgets a template whose blob is gone from the store; whether it was known.
@@ -211,19 +214,6 @@ impl RecordReader {
         let (spec, records) = self.load_record(id)?;
         driver::replay(spec, &records)
             .map_err(|error| damaged_error(id, &format!("its journal cannot be read: {error}")))
-    }
-
-    fn refuse_unresumable(&self, id: &ThreadId) -> Result<()> {
-        let row = self.store.verified_thread(id)?;
-        if row.is_none_or(|row| row.status != ThreadStatus::Suspended) {
-            return Ok(());
-        }
-        self.store.journal(id)?;
-        if self.store.keeps_transcripts() {
-            fetch_transcript(&self.store, &self.folder, id)?;
-        }
-        let keys = |fingerprint: &lillux::Fingerprint| self.transcript_key(fingerprint);
-        refuse_changed_transcript(&self.store, &self.folder, id, &keys).map(drop)
     }
 
     /// The same for a thread that is claimed here, its transcript brought up to where the journal ends.

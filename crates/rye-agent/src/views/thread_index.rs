@@ -17,7 +17,7 @@ use crate::store::{
     open_existing_store,
 };
 use crate::thread_id::ThreadId;
-use crate::threads::{rebuild_files, refuse_changed_transcript};
+use crate::threads::{rebuild_files, refuse_unresumable};
 use crate::transcript::TranscriptSigner;
 
 /// Digits of a thread's name.
@@ -197,14 +197,7 @@ impl ThreadIndex {
     /// # Errors
     /// Why it cannot.
     pub fn refuse_unresumable(&self, id: &ThreadId) -> Result<()> {
-        let row = self.store.verified_thread(id)?;
-        if row.is_some_and(|row| row.status == ThreadStatus::Suspended) {
-            self.store.journal(id)?;
-            // Brings the copy of what a shared store keeps up to date.
-            let _ = self.transcript_path(id);
-            refuse_changed_transcript(&self.store, &self.dir, id, &|signer| self.transcript_key(signer))?;
-        }
-        Ok(())
+        refuse_unresumable(&self.store, &self.dir, id, &|signer| self.transcript_key(signer))
     }
 
     /// The thread that a person names: whole, or by at least four digits that no other begins with.
