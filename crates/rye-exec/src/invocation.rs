@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use rye_item::Space;
 use serde_json::{Map, Value};
 
 use crate::chain::{Chain, Primitive};
@@ -79,6 +80,8 @@ pub struct NativeInvocation {
     pub function: String,
     /// The filled-in config.
     pub config: Map<String, Value>,
+    /// The space of the tool.
+    pub space: Space,
 }
 
 /// Why a chain cannot be invoked: what a signed item says does not make sense.
@@ -186,7 +189,7 @@ pub fn build_invocation(chain: &Chain, inputs: &InvocationInputs<'_>) -> Result<
     match chain.primitive() {
         Primitive::Subprocess => build_process(&config, &names, inputs).map(Invocation::Process),
         Primitive::HttpClient => build_http(&config, &names).map(Invocation::Http),
-        Primitive::Native => build_native(&config, &names).map(Invocation::Native),
+        Primitive::Native => build_native(&config, &names, chain.tool().space()).map(Invocation::Native),
     }
 }
 
@@ -302,11 +305,12 @@ fn build_http(
 fn build_native(
     config: &Map<String, Value>,
     names: &TemplateValues<'_>,
+    space: &Space,
 ) -> Result<NativeInvocation, InvocationError> {
     let function = config.get("function").and_then(Value::as_str);
     let function = function
         .ok_or(InvocationError::InvalidConfig { key: "function", problem: "is missing".to_owned() })?
         .to_owned();
     let filled = config.iter().map(|(key, value)| (key.clone(), template::fill(value, names)));
-    Ok(NativeInvocation { function, config: filled.collect() })
+    Ok(NativeInvocation { function, config: filled.collect(), space: space.clone() })
 }

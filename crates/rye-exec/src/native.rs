@@ -6,6 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use lillux::CancelToken;
+use rye_item::Space;
 use serde_json::{Map, Value};
 
 /// What a native tool may touch.
@@ -34,6 +35,8 @@ pub struct NativeCall<'a> {
     pub config: &'a Map<String, Value>,
     /// The config the descriptor's `config_resolve` asked for, if any.
     pub resolved_config: Option<&'a Value>,
+    /// The space of the tool: what its own config names is looked for there and in the spaces below.
+    pub space: &'a Space,
     /// The folder the tool works in: the project's.
     pub project: &'a Path,
     /// The cache folder, for state that may be lost.

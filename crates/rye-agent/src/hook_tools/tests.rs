@@ -2,6 +2,7 @@ use std::path::Path;
 
 use lillux::CancelToken;
 use rye_exec::native::ToolAccess;
+use rye_item::Space;
 
 use super::*;
 use crate::cost::Cost;
@@ -46,6 +47,7 @@ fn call_with(name: &str, parameters: &Value, context: Option<&ThreadContext>) ->
         parameters: parameters.as_object().expect("an object"),
         config: &Map::new(),
         resolved_config: None,
+        space: &Space::Project,
         project: Path::new("/"),
         cache: Path::new("/"),
         access: &ToolAccess::default(),

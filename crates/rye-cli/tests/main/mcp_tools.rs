@@ -135,6 +135,24 @@ fn server_tools_become_items() {
 }
 
 #[test]
+fn project_cannot_replace_the_server_of_a_user_tool() {
+    let (user, server) = user_with_unsigned_server(&item("plain", "", ""));
+    user.ok(["sign", "tool", "mcp/servers/fake"]);
+    user.data(["execute", "rye/mcp/manager", "action=generate", "server=fake"]);
+    for path in ["tools/mcp/servers/fake.yaml", "tools/mcp/fake/add.yaml"] {
+        user.write_user(path, user.read(path));
+    }
+    user.ok(["sign", "tool", "mcp/servers/fake", "mcp/fake/add", "--from", "user", "--yes"]);
+    std::fs::remove_dir_all(user.project().join(".ai/tools/mcp/fake")).expect("removed");
+    std::fs::write(&server, item("plain", "", "").replace("command: python3", "command: \"false\""))
+        .expect("changed");
+    user.ok(["sign", "tool", "mcp/servers/fake"]);
+    assert_eq!(user.data(["execute", "mcp/fake/add", "a=1", "b=2"]), json!({"sum": 3}));
+    // The caller names the project's.
+    assert_ne!(connect(&user, "add", &json!({"a": 1, "b": 2}), &[]).exit, 0);
+}
+
+#[test]
 fn unsigned_or_changed_server_is_not_started() {
     let (user, path) = user_with_unsigned_server(&item("plain", "", ""));
     let refused = user.assert_refused(["execute", "rye/mcp/discover", "server=fake"], 4, "RYE0401");

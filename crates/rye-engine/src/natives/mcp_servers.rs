@@ -85,7 +85,7 @@ impl<'a> McpServers<'a> {
     fn prepare(&self, call: &NativeCall<'_>, id: &ItemId) -> Result<PreparedServer> {
         let engine = self.engine;
         let item = ItemRef::new(ItemType::Tool, id.clone());
-        let located = engine.workspace.spaces.locate(&item, None)?;
+        let located = engine.workspace.spaces.locate_visible_from(&item, visible_from(call))?;
         let admitted = engine.admit_cached(located)?;
         let fields = admitted.fields();
         if !is_server_item(fields) {
@@ -204,6 +204,12 @@ impl<'a> McpServers<'a> {
     }
 }
 
+/// From where a server is looked for. One that the tool's own config names may not be replaced by a space above the tool's; one
+/// that the caller names is wherever the caller's items are.
+fn visible_from<'c>(call: &NativeCall<'c>) -> &'c Space {
+    if call.config.contains_key("server") { call.space } else { &Space::Project }
+}
+
 /// A server whose command or address would have a hole in it is not started.
 fn unset_error(id: &ItemId, first: &str, unset: &BTreeSet<String>) -> Error {
     let names = unset.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
@@ -319,10 +325,13 @@ impl ServerHost for McpServers<'_> {
         self.http_client(call, server)?.build_client(builder, url).map_err(|error| error.to_string())
     }
 
-    fn pin_path(&self, _: &NativeCall<'_>, id: &ItemId) -> PathBuf {
+    fn pin_path(&self, call: &NativeCall<'_>, id: &ItemId) -> PathBuf {
         let candidates =
             self.engine.workspace.spaces.candidate_paths(&ItemRef::new(ItemType::Tool, id.clone()));
-        let found = candidates.into_iter().find(|candidate| candidate.is_found);
+        let limit = visible_from(call).precedence();
+        let found = candidates
+            .into_iter()
+            .find(|candidate| candidate.is_found && candidate.space.precedence() <= limit);
         let is_project = found.is_some_and(|candidate| candidate.space == Space::Project);
         let owner = locations::current_project(self.engine).filter(|_| is_project);
         pin_path(&self.engine.workspace.roots.user_ai(), id, owner.as_deref())

@@ -272,6 +272,7 @@ fn check_tests(engine: &Engine, cancel: &CancelToken) -> CiCheck {
         parameters: &parameters,
         config: &config,
         resolved_config: None,
+        space: &Space::Project,
         project: &project,
         cache: &engine.workspace.roots.cache,
         access: &access,

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use lillux::CancelToken;
 use rye_exec::native::ToolAccess;
 use rye_exec::{NativeCall, NativeError, NativeTool};
-use rye_item::ItemId;
+use rye_item::{ItemId, Space};
 use rye_mcp::{
     HttpAccess, McpServer, ProcessSpawner, ServerCommand, ServerHost, ServerProcess, ServerSummary,
 };
@@ -99,6 +99,7 @@ impl TestEngine {
             parameters: &map(parameters),
             config: &map(config),
             resolved_config: None,
+            space: &Space::Project,
             project: &self.project(),
             cache: Path::new("/nonexistent"),
             access: &self.access,

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use lillux::CancelToken;
 use rye_exec::native::ToolAccess;
+use rye_item::Space;
 use serde_json::Map;
 use server::{Server, reply};
 
@@ -30,6 +31,7 @@ fn call_tool(
         parameters: parameters.as_object().unwrap_or(&empty),
         config: config.as_object().unwrap_or(&empty),
         resolved_config: resolved,
+        space: &Space::Project,
         project: Path::new("/"),
         cache: Path::new("/"),
         access,

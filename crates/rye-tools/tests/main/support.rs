@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use lillux::CancelToken;
 use rye_exec::NativeError;
 use rye_exec::native::{NativeCall, ToolAccess};
+use rye_item::Space;
 use serde_json::{Map, Value};
 
 pub struct TestProject {
@@ -54,6 +55,7 @@ impl TestProject {
             parameters: &parameters,
             config: &Map::new(),
             resolved_config: None,
+            space: &Space::Project,
             project: &self.project(),
             cache: &self.cache(),
             access: &self.access,

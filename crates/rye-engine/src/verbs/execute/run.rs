@@ -102,6 +102,7 @@ pub(super) fn run(
                 parameters,
                 config: &native.config,
                 resolved_config,
+                space: &native.space,
                 project: &plan.cwd,
                 cache: &engine.workspace.roots.cache,
                 access: &plan.sandbox.access,
