@@ -107,7 +107,7 @@ pub(crate) fn hints(
             "look at who signed it: rye bundle list; to trust that key for this bundle only: rye bundle trust {bundle}"
         )],
         (TrustVerdict::Untrusted, Space::Project) => {
-            let mut hints = match report.fingerprint().filter(|key| !is_published(workspace, key)) {
+            let mut hints = match report.fingerprint().filter(|key| !workspace.is_identity_in_project(key)) {
                 Some(key) => vec![format!(
                     "the identity of {key} is not in the project: its owner runs rye keys publish and commits it, \
                      then: rye join"
@@ -125,12 +125,6 @@ pub(crate) fn hints(
         }
         (TrustVerdict::Revoked, _) => vec![signing],
     }
-}
-
-/// Whether the identity of a key is in the project.
-fn is_published(workspace: &Workspace, key: &Fingerprint) -> bool {
-    let documents = workspace.project_documents();
-    documents.iter().filter_map(|found| found.identity.as_ref().ok()).any(|found| found.fingerprint == *key)
 }
 
 /// The key that an item's signature names, if it is not the user's own.

@@ -233,6 +233,16 @@ impl Workspace {
         ai.map(|ai| keys::identities_in(&ai.join(TRUSTED_FOLDER))).unwrap_or_default()
     }
 
+    /// Whether the identity of a key is in project space, so that those who clone it can trust what the key signed.
+    #[must_use]
+    pub fn is_identity_in_project(&self, key: &Fingerprint) -> bool {
+        let documents = self.project_documents();
+        documents
+            .iter()
+            .filter_map(|found| found.identity.as_ref().ok())
+            .any(|found| found.fingerprint == *key)
+    }
+
     /// The merged config `id` (`agent/agent`).
     #[must_use]
     pub fn config(&self, id: &ItemId) -> MergedConfig {

@@ -1,7 +1,9 @@
 //! `rye join`.
 
 use lillux::Fingerprint;
-use rye_engine::verbs::join::{self, JoinResponse, JoinReview, ProjectBundle, ProjectSigner, SignerStatus};
+use rye_engine::verbs::join::{
+    self, HiddenItem, JoinResponse, JoinReview, ProjectBundle, ProjectProvider, ProjectSigner, SignerStatus,
+};
 use rye_engine::verbs::trust;
 use rye_engine::{Code, Error};
 use rye_item::text::{counted, join_first, one_line, quote_name};
@@ -96,6 +98,8 @@ fn show_review(output: &Output, review: &JoinReview) {
     if review.has_env_file && !review.approved {
         output.ask("  its `.env` may set variables for its own tools");
     }
+    show_hidden(output, &review.hidden);
+    review.providers.iter().for_each(|provider| show_provider(output, provider));
     review.new_programs.iter().for_each(|program| programs::show(output, program));
     if !review.approved {
         output.ask(paint(DIM, "  joining approves the folder too, which allows:"));
@@ -109,6 +113,27 @@ fn show_review(output: &Output, review: &JoinReview) {
             "  compare the fingerprints with their owners: the names are what they call themselves",
         ));
     }
+}
+
+/// The items that the project's come before: while they are accepted here, the others do not run in this project.
+fn show_hidden(output: &Output, hidden: &[HiddenItem]) {
+    let named = |hidden: &HiddenItem| match hidden.space.as_str() {
+        "user" => format!("{} (yours)", hidden.item),
+        space => format!("{} ({space})", hidden.item),
+    };
+    let names: Vec<String> = hidden.iter().map(named).collect();
+    if let Some(names) = name_items(&names) {
+        let count = counted(hidden.len(), "item");
+        output.ask(format_args!("  {} hidden by the project's own: {names}", paint(WARNING, count)));
+    }
+}
+
+/// Where prompts and the user's key would go.
+fn show_provider(output: &Output, provider: &ProjectProvider) {
+    let url = provider.url.as_deref().unwrap_or("an address it does not state");
+    let key = provider.key_variable.as_deref();
+    let key = key.map(|variable| format!(", with your key in `{variable}`")).unwrap_or_default();
+    output.ask(format_args!("  {} {}: asks {url}{key}", paint(WARNING, "provider"), provider.item_id));
 }
 
 fn show_signer(output: &Output, signer: &ProjectSigner) {

@@ -349,3 +349,33 @@ fn glob_leaves_changed_items_of_others() {
     let signed = bob.data(["sign", "tool", "team/hi"]);
     assert_eq!(signed["replaced"], json!(alice.fingerprint()), "{signed}");
 }
+
+#[test]
+fn hidden_items_and_providers_are_shown() {
+    let alice = Member::founder("alice");
+    let provider = "version: \"1.0.0\"\ntool_type: provider\nexecutor_id: null\ncategory: rye/agent/providers/openai\n\
+                    name: openai\ndescription: Ours\nprotocol: openai\nurl: https://models.example/v1\n\
+                    auth: {type: bearer, variable: OPENAI_API_KEY}\ntier_mapping: {general: x}\n";
+    alice.write("tools/rye/agent/providers/openai/openai.yaml", provider);
+    alice.ok(["sign", "tool", "rye/agent/providers/openai/openai"]);
+    alice.commit();
+    let bob = Member::clone_of(&alice, "bob");
+    bob.write_user("tools/team/hi.py", alice.read("tools/team/hi.py"));
+    let review = bob.assert_refused(["join"], 2, "RYE0105")["data"].clone();
+    let expected = json!([
+        {"item": "tool:rye/agent/providers/openai/openai", "space": "system:rye"},
+        {"item": "tool:team/hi", "space": "user"},
+    ]);
+    assert_eq!(review["hidden"], expected, "{review}");
+    let expected = json!([{
+        "item_id": "rye/agent/providers/openai/openai",
+        "url": "https://models.example/v1",
+        "key_variable": "OPENAI_API_KEY",
+    }]);
+    assert_eq!(review["providers"], expected, "{review}");
+    let shown = run(bob.command().arg("join"));
+    for part in ["tool:team/hi (yours)", "asks https://models.example/v1, with your key in `OPENAI_API_KEY`"]
+    {
+        assert!(shown.stderr.contains(part), "{part}: {shown}");
+    }
+}

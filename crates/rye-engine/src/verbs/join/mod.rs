@@ -3,6 +3,7 @@
 //! It is the sum of what exists on its own: `keys trust --space project` for each signer, `bundle trust` for each bundle
 //! in the project, and `trust` for the folder.
 
+mod effects;
 mod identities;
 mod requirements;
 
@@ -24,7 +25,9 @@ use crate::error::{Code, Error, Result};
 use crate::lockfiles::locations;
 use crate::programs::{NewProgram, ProgramRecordReport, ProgramReview, review_project};
 use crate::verbs::{bundles, keys, sync, trust};
+use effects::JoinEffects;
 
+pub use effects::{HiddenItem, ProjectProvider};
 pub use identities::ForgedIdentity;
 pub(crate) use identities::{forged_error, forged_identities};
 
@@ -146,6 +149,10 @@ pub struct JoinReview {
     pub lockfiles: usize,
     /// Whether it has an `.env`, which approval lets its tools use.
     pub has_env_file: bool,
+    /// Items of the user and of bundles that the project's come before.
+    pub hidden: Vec<HiddenItem>,
+    /// Providers in it, which threads here may ask with the user's keys.
+    pub providers: Vec<ProjectProvider>,
     /// Programs in it that approval lets its tools run on.
     pub new_programs: Vec<NewProgram>,
     #[serde(skip)]
@@ -242,6 +249,7 @@ pub fn review(engine: &Engine) -> Result<JoinReview> {
     let items = signed_items(engine, &identities, &bundle_files);
     let lockfiles = locations::project_dir(engine).map_or(0, |dir| locations::scan(&dir).len());
     let programs = review_project(engine, &project)?;
+    let effects = JoinEffects::find(engine);
     Ok(JoinReview {
         approved: workspace.is_project_approved,
         has_key: workspace.own_key.is_some(),
@@ -251,6 +259,8 @@ pub fn review(engine: &Engine) -> Result<JoinReview> {
         bundles,
         lockfiles,
         has_env_file: project.join(".env").exists() && ai.is_dir(),
+        hidden: effects.hidden,
+        providers: effects.providers,
         new_programs: programs.new.clone(),
         programs,
         project,
@@ -459,14 +469,8 @@ pub fn accept(
         needs_sync: review.bundles.iter().any(|bundle| !bundle.installed),
         newly_approved,
         recorded,
-        is_published: is_own_identity_published(&engine),
+        is_published: engine.workspace.is_identity_in_project(&fingerprint),
     })
-}
-
-fn is_own_identity_published(engine: &Engine) -> bool {
-    let own = engine.workspace.own_key.as_ref();
-    let documents = engine.workspace.project_documents();
-    documents.iter().filter_map(|found| found.identity.as_ref().ok()).any(|found| own == Some(&found.key))
 }
 
 /// The failure of a project whose items a clone would refuse: the identity of a key that signed them is not in it.
