@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use rye_engine::{Code, Error};
 use serde_json::{Value, json};
 
 use crate::install::{BundleAuthor, install};
@@ -121,4 +122,22 @@ fn flat_config_is_reported() {
     user.ok(["sign", "directive", "demo/go"]);
     let planned = user.data(["run", "demo/go", "--dry-run", "--provider", "offline"]);
     assert!(planned.to_string().contains("\"turns\":7"), "{planned}");
+}
+
+#[test]
+fn agents_are_told_which_commands_are_the_users() {
+    let help = User::new().ok(["--help"]).stdout;
+    let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+    let names: Vec<&str> = listed
+        .take_while(|line| !line.is_empty())
+        .filter(|line| line.starts_with("  ") && !line.starts_with("   "))
+        .filter_map(|line| line.split_whitespace().next())
+        .collect();
+    assert!(names.len() > 30 && names.contains(&"store"), "{help}");
+    for name in names {
+        let hint = format!("see rye {name} something");
+        let error = Error::new(Code::NotFound, "not here").hint(hint.clone());
+        let said = rye_engine::agent_actions::with_agent_hints(error).hints;
+        assert_ne!(said, [hint], "an agent would take `rye {name}` for its own to run");
+    }
 }

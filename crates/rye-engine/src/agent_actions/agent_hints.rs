@@ -4,7 +4,7 @@
 use serde_json::{Map, Value};
 
 /// Subcommands of `rye`: what follows the program's name in a hint is a command only if it is one of these.
-const SUBCOMMANDS: [&str; 35] = [
+const SUBCOMMANDS: [&str; 39] = [
     "add",
     "bundle",
     "ci",
@@ -33,13 +33,17 @@ const SUBCOMMANDS: [&str; 35] = [
     "search",
     "self",
     "sign",
+    "store",
     "sync",
     "test",
     "thread",
+    "top",
     "trust",
+    "ui",
     "uninstall",
     "verify",
     "why",
+    "worker",
 ];
 const ITEM_TYPES: [&str; 4] = ["tool", "directive", "knowledge", "config"];
 
@@ -111,14 +115,14 @@ fn translate_command(command: &str) -> Option<(String, usize)> {
             if !parameters.is_empty() {
                 arguments.insert("parameters".to_owned(), Value::Object(parameters));
             }
-            // What only the command line has.
-            if words.peek().is_some_and(|word| word.starts_with('-')) {
-                return None;
-            }
             ("rye_execute", arguments)
         }
         _ => return None,
     };
+    // What only the command line has.
+    if words.peek().is_some_and(|word| word.starts_with('-')) {
+        return None;
+    }
     let (name, arguments) = call;
     Some((format!("{name} {}", Value::Object(arguments)), words.at))
 }
@@ -200,6 +204,7 @@ mod tests {
             ("see the chain: rye why tool a/b", "for the user to run: see the chain: rye why tool a/b"),
             ("ask the user to run: rye sign tool a", "ask the user to run: rye sign tool a"),
             ("rye run a/b --offline", "for the user to run: rye run a/b --offline"),
+            ("ask the user: rye load tool a/b --to user", "ask the user: rye load tool a/b --to user"),
         ] {
             assert_eq!(translate_hint(hint).as_deref(), Some(expected), "{hint}");
         }
