@@ -21,6 +21,25 @@ pub fn canonicalize_existing(path: &Path) -> PathBuf {
 pub struct CanonicalPathCache {
     /// Few enough that looking through them is faster than hashing.
     dirs: Vec<(PathBuf, ResolvedPath)>,
+    /// What was looked at, for a caller that wants to know.
+    recorded: Option<RecordedEntries>,
+}
+
+/// What is at a path whose folder is real.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EntryKind {
+    Missing,
+    Link,
+    /// A file, a folder, or the like.
+    Real,
+}
+
+/// The entries of real folders that were looked at.
+#[derive(Debug, Default)]
+struct RecordedEntries {
+    entries: Vec<(PathBuf, EntryKind)>,
+    /// Whether what was found rests on more than these entries.
+    is_incomplete: bool,
 }
 
 /// Where a path leads, and whether something is there.
@@ -31,12 +50,28 @@ struct ResolvedPath {
 }
 
 impl CanonicalPathCache {
+    /// One that remembers what it looked at.
+    pub(crate) fn recording() -> Self {
+        Self { recorded: Some(RecordedEntries::default()), ..Self::default() }
+    }
+
+    /// What was looked at, if it tells everything about the paths that [`CanonicalPathCache::canonicalize`] followed: none led
+    /// through a link.
+    pub(crate) fn into_entries(self) -> Option<Vec<(PathBuf, EntryKind)>> {
+        self.recorded.filter(|recorded| !recorded.is_incomplete).map(|recorded| recorded.entries)
+    }
+
     /// Follows links as far as `path` exists.
     pub fn canonicalize(&mut self, path: &Path) -> PathBuf {
         let is_plain = path.is_absolute() && !path.components().any(|part| part == Component::ParentDir);
         match (path.parent(), path.file_name()) {
             (Some(parent), Some(name)) if is_plain => self.resolve_child(parent, name).path,
-            (_, _) => canonicalize_existing(path),
+            (_, _) => {
+                if let Some(recorded) = &mut self.recorded {
+                    recorded.is_incomplete = true;
+                }
+                canonicalize_existing(path)
+            }
         }
     }
 
@@ -61,7 +96,23 @@ impl CanonicalPathCache {
     fn resolve_child(&mut self, parent: &Path, name: &OsStr) -> ResolvedPath {
         let above = self.resolve_dir(parent);
         let own = above.path.join(name);
-        if above.exists { resolve_entry(own) } else { ResolvedPath { path: own, exists: false } }
+        if !above.exists {
+            return ResolvedPath { path: own, exists: false };
+        }
+        let kind = entry_kind(&own);
+        if let Some(recorded) = &mut self.recorded {
+            recorded.is_incomplete |= kind == EntryKind::Link;
+            recorded.entries.push((own.clone(), kind));
+        }
+        match kind {
+            EntryKind::Real => ResolvedPath { path: own, exists: true },
+            EntryKind::Missing => ResolvedPath { path: own, exists: false },
+            EntryKind::Link => match own.canonicalize() {
+                Ok(found) => ResolvedPath { path: found, exists: true },
+                // A link that leads nowhere.
+                Err(_) => ResolvedPath { path: own, exists: false },
+            },
+        }
     }
 
     fn resolve_dir(&mut self, path: &Path) -> &ResolvedPath {
@@ -78,17 +129,13 @@ impl CanonicalPathCache {
     }
 }
 
-/// Looks at a path whose folder is real and exists.
-fn resolve_entry(path: PathBuf) -> ResolvedPath {
-    match rustix::fs::readlink(&path, Vec::new()) {
+/// Looks at a path whose folder is real.
+pub(crate) fn entry_kind(path: &Path) -> EntryKind {
+    match rustix::fs::readlink(path, Vec::new()) {
         // It is not a link.
-        Err(Errno::INVAL) => ResolvedPath { path, exists: true },
-        Err(_) => ResolvedPath { path, exists: false },
-        Ok(_) => match path.canonicalize() {
-            Ok(found) => ResolvedPath { path: found, exists: true },
-            // A link that leads nowhere.
-            Err(_) => ResolvedPath { path, exists: false },
-        },
+        Err(Errno::INVAL) => EntryKind::Real,
+        Err(_) => EntryKind::Missing,
+        Ok(_) => EntryKind::Link,
     }
 }
 

@@ -29,6 +29,8 @@ pub mod owner;
 #[cfg(feature = "system")]
 pub mod process;
 #[cfg(feature = "system")]
+pub mod real_paths;
+#[cfg(feature = "system")]
 pub mod sandbox;
 #[cfg(feature = "system")]
 pub mod socket;

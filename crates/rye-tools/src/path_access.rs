@@ -1,11 +1,13 @@
 //! Where a native tool may go: paths from outside become files beneath the project, judged by the call's access.
 
+use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::path::{Component, Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use lillux::CanonicalPathCache;
 use lillux::dir::{Dir, DirEntryKind, DirError, EntryStatus, OpenFile};
+use lillux::real_paths::RealPaths;
 use rye_exec::NativeError;
 use rye_exec::native::{NativeCall, ToolAccess};
 use rye_item::repository::{is_git_repository, is_repository_folder};
@@ -18,7 +20,8 @@ pub(crate) struct ProjectAccess<'a> {
     pub(crate) root: Dir,
     project_path: &'a Path,
     access: &'a ToolAccess,
-    hidden: Vec<PathBuf>,
+    /// What is hidden around the project, and where it leads.
+    hidden: Arc<[PathBuf]>,
     /// Found when the first file is to be written.
     write_rules: OnceLock<WriteRules>,
 }
@@ -35,7 +38,8 @@ struct WriteRules {
 impl WriteRules {
     fn find(root: &Path, access: &ToolAccess) -> Self {
         let mut cache = CanonicalPathCache::default();
-        let read_only = access.read_only.iter().filter(|path| !access.protected.contains(path));
+        let protected: HashSet<&Path> = access.protected.iter().map(PathBuf::as_path).collect();
+        let read_only = access.read_only.iter().filter(|path| !protected.contains(path.as_path()));
         Self {
             read_only: with_canonical(root, read_only, &mut cache),
             protected: with_canonical(root, &access.protected, &mut cache),
@@ -78,8 +82,9 @@ pub(crate) enum MissingParents {
 
 impl<'a> ProjectAccess<'a> {
     pub(crate) fn open(call: &NativeCall<'a>) -> Result<Self, NativeError> {
+        static HIDDEN: RealPaths = RealPaths::new();
         let root = Dir::open(call.project).map_err(|error| native_error(&error))?;
-        let hidden = with_canonical(root.path(), &call.access.hidden, &mut CanonicalPathCache::default());
+        let hidden = HIDDEN.around(root.path(), &call.access.hidden);
         Ok(Self {
             hidden,
             access: call.access,

@@ -141,7 +141,7 @@ fn build_plan(confinement: &Confinement, state: &IsolationState) -> LandlockPlan
         .collect();
     for root in &confinement.write {
         let mut protected: Vec<PathBuf> =
-            hidden.iter().filter(|path| !state.mount_protected.contains(path)).cloned().collect();
+            hidden.iter().filter(|path| !state.mount_protected.contains(path.as_path())).cloned().collect();
         protected.push(PathBuf::from("/dev"));
         // A folder that is open for writing inside one that is not was meant to be.
         let is_open = |path: &PathBuf| state.mount_protected.contains(path) || is_at_or_below(root, path);

@@ -14,6 +14,7 @@ mod probe;
 mod receipt;
 mod seccomp;
 
+use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
@@ -170,7 +171,7 @@ pub(crate) struct IsolationState {
     /// Where the paths of the confinement really are.
     pub(crate) paths: ResolvedPaths,
     /// What mounts protect already.
-    pub(crate) mount_protected: Vec<PathBuf>,
+    pub(crate) mount_protected: HashSet<PathBuf>,
     pub(crate) rows: Vec<ReceiptRow>,
 }
 

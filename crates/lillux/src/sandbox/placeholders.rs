@@ -13,7 +13,7 @@
 //! moved aside, into a folder beside the record, and moved back by the next run; and the record stays, with one byte in
 //! `changing` that says whether it counts. What was once read in full is known again by its inode and its times.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
@@ -140,7 +140,8 @@ impl PlaceholderGuard {
             let names = outermost_missing(names, record, &mut known);
             let missing: Vec<ReservedName> =
                 names.iter().filter(|name| !known.has(&name.path)).cloned().collect();
-            record.names.retain(|name| !missing.contains(name));
+            let made: HashSet<&Path> = missing.iter().map(|name| name.path.as_path()).collect();
+            record.names.retain(|name| !made.contains(name.path.as_path()));
             record.names.extend(missing.iter().cloned());
             locks.write(record)?;
             for name in missing {
@@ -148,8 +149,9 @@ impl PlaceholderGuard {
                     known.add(name.path);
                 }
             }
+            let recorded: HashSet<&Path> = record.names.iter().map(|name| name.path.as_path()).collect();
             for name in &names {
-                let is_placeholder = record.names.iter().any(|known| known.path == name.path);
+                let is_placeholder = recorded.contains(name.path.as_path());
                 let list = if is_placeholder { &mut guard.placeholders } else { &mut guard.existing };
                 if known.has(&name.path) {
                     list.push(name.path.clone());
