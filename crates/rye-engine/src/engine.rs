@@ -5,9 +5,9 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
-use lillux::SecretKey;
 use lillux::file::TempDirPool;
 use lillux::process::Launcher;
+use lillux::{SecretKey, canonicalize_existing};
 use rye_exec::NativeTool;
 use rye_item::{BundleId, ItemRef, Space};
 use rye_space::installed::{self, BundleInstallation};
@@ -303,6 +303,17 @@ impl Engine {
             Some(prompt) => Ok(Some((prompt.0)()?)),
             None => Ok(None),
         }
+    }
+
+    /// What no tool reads, whatever it asks for: the folder of the signing key, and the file that the environment names for its
+    /// passphrase.
+    pub(crate) fn key_files(&self) -> Vec<PathBuf> {
+        let named = self.host.variables.get(PASSPHRASE_FILE_VAR).filter(|path| !path.is_empty());
+        let passphrase = named.map(|path| canonicalize_existing(&self.host.current_dir.join(path)));
+        // An open file that a shell hands over is no path of its own.
+        let is_path = |path: &PathBuf| !path.starts_with("/dev") && !path.starts_with("/proc");
+        let keys = self.workspace.roots.signing_keys.clone();
+        std::iter::once(keys).chain(passphrase.filter(is_path)).collect()
     }
 
     /// Refuses a key that is revoked or has no valid document.

@@ -108,7 +108,7 @@ impl Engine {
             approved_projects: Vec::new(),
             program_folders: Vec::new(),
             cache: roots.cache.clone(),
-            signing_keys: roots.signing_keys.clone(),
+            key_files: self.key_files(),
             temporary: None,
             required: Vec::new(),
         };

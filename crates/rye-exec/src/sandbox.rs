@@ -1,7 +1,7 @@
 //! From policy to confinement: what the settings say, what the signed tool declares, and where things are, become what a
 //! process may touch. The settings bound the tool: it can ask for less, and for paths, never for what is hidden.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::{Component, Path, PathBuf};
 
 use lillux::process::ProcessLimits;
@@ -157,8 +157,8 @@ pub struct SandboxPaths {
     pub program_folders: Vec<PathBuf>,
     /// The cache folder.
     pub cache: PathBuf,
-    /// The folder of the signing key.
-    pub signing_keys: PathBuf,
+    /// The folder of the signing key, and a file with its passphrase.
+    pub key_files: Vec<PathBuf>,
     /// The run's own temporary folder, which exists; what is not a process has none. The folder it lies in holds those of other
     /// runs, and is closed.
     pub temporary: Option<PathBuf>,
@@ -241,7 +241,8 @@ impl SandboxPlan {
         let is_there = |path: &PathBuf| path.symlink_metadata().is_ok();
         let hidden = hidden.iter().filter(|path| is_there(path) || is_writable(path));
         // Everything else is read-only anyway.
-        let is_reserved = |path: &Path| self.reserved.iter().any(|name| name.path == path);
+        let reserved: HashSet<&Path> = self.reserved.iter().map(|name| name.path.as_path()).collect();
+        let is_reserved = |path: &Path| reserved.contains(path);
         // In a git folder a process may write: what must stay as it is there is reserved.
         let is_git_dir = |path: &Path| self.repositories.git_dirs().any(|folder| folder == path);
         let read_only =
@@ -344,7 +345,7 @@ pub fn plan(
     if level == SandboxLevel::Off {
         let access = ToolAccess {
             write: vec![PathBuf::from("/")],
-            hidden: vec![paths.signing_keys.clone()],
+            hidden: paths.key_files.clone(),
             read_only: Vec::new(),
             protected: Vec::new(),
             network: true,
@@ -360,7 +361,7 @@ pub fn plan(
         });
     }
     let mut hidden = resolve_setting_paths(&policy.hidden, paths, variables)?;
-    hidden.push(paths.signing_keys.clone());
+    hidden.extend(paths.key_files.iter().cloned());
     // What other threads were told is read through the tools of threads, which look at whose it is.
     let threads = paths.project_ai.join(THREADS_FOLDER);
     hidden.extend(Some(threads).filter(|folder| folder.is_dir()));
@@ -368,11 +369,9 @@ pub fn plan(
     let repositories = Repositories::check_and_find(&paths.project, &paths.approved_projects, &paths.cache);
     let inner_threads = repositories.inner_projects.iter().map(|inner| inner.folder.join(".ai/threads"));
     hidden.extend(inner_threads.filter(|folder| folder.is_dir()));
-    let reserved: Vec<ReservedName> =
-        protected::reserved_names(&policy.protected, &paths.project, &repositories)
-            .into_iter()
-            .filter(|name| !hidden.contains(&name.path))
-            .collect();
+    let hidden_paths: HashSet<&Path> = hidden.iter().map(PathBuf::as_path).collect();
+    let mut reserved = protected::reserved_names(&policy.protected, &paths.project, &repositories);
+    reserved.retain(|name| !hidden_paths.contains(name.path.as_path()));
     let mut write: Vec<PathBuf> = paths.temporary.iter().map(|path| canonicalize_existing(path)).collect();
     // A home is never open as a whole, and neither is what holds one.
     let project = canonicalize_existing(&paths.project);
@@ -389,10 +388,9 @@ pub fn plan(
             Some(paths.project.join(text.strip_prefix("{project_path}/")?.trim_end_matches('/')))
         })
         .collect();
-    let reserved: Vec<ReservedName> =
-        reserved.into_iter().filter(|name| !declared_names.contains(&name.path)).collect();
+    reserved.retain(|name| !declared_names.contains(&name.path));
     let mut read_only = always_read_only;
-    read_only.retain(|path| !hidden.contains(path));
+    read_only.retain(|path| !hidden_paths.contains(path.as_path()));
     read_only.extend(reserved.iter().map(|name| name.path.clone()));
     let mut declared_write = Vec::new();
     let settings_folders: Vec<PathBuf> = [paths.project.join(".git"), paths.project_ai.clone()]
@@ -511,6 +509,7 @@ fn resolve_setting_paths(
     variables: &BTreeMap<String, String>,
 ) -> Result<Vec<PathBuf>, SandboxError> {
     let mut paths = Vec::new();
+    let mut known = HashSet::new();
     for text in texts {
         let own = std::iter::once(&sandbox_paths.home).chain(&sandbox_paths.homes.own);
         let below: Vec<PathBuf> = match text.strip_prefix('$') {
@@ -530,11 +529,7 @@ fn resolve_setting_paths(
             let reason = format!("`{}` is not an absolute path without `..`", one_line(text));
             return Err(SandboxError::InvalidPolicy { reason });
         }
-        for path in below {
-            if !paths.iter().any(|known: &PathBuf| known.as_os_str() == path.as_os_str()) {
-                paths.push(path);
-            }
-        }
+        paths.extend(below.into_iter().filter(|path| known.insert(path.clone())));
     }
     Ok(paths)
 }

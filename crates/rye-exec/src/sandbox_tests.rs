@@ -42,7 +42,7 @@ impl World {
                 "/usr/bin".into(),
             ],
             cache: self.at("cache"),
-            signing_keys: self.at("home/.ai/config/keys/signing"),
+            key_files: vec![self.at("home/.ai/config/keys/signing")],
             temporary: Some(self.at("cache/run")),
             required: vec![self.at("home/.ai/tools")],
         }

@@ -113,3 +113,18 @@ fn servers_do_not_ask_for_a_passphrase() {
     client.call("rye_load", json!({"item_id": "tool:examples/hello"}));
     client.call_error("rye_sign", json!({"item_type": "tool", "item_id": "team/x"}), "RYE0420");
 }
+
+#[test]
+fn tools_cannot_read_the_passphrase() {
+    let (user, file) = encrypted_user();
+    let run_tool = |command: &str| {
+        run(unlocked(&user, &file).args(["--json", "execute", "rye/bash", &format!("command={command}")]))
+    };
+    let path = file.display();
+    let read = run_tool(&format!("cat {path}"));
+    assert!(!read.stdout.contains("horse"), "{read}");
+    assert!(run_tool(&format!("cat {path}.not || echo no file")).stdout.contains("no file"));
+    // A file that the environment does not name is readable.
+    let other = user.context.write("other", "open\n");
+    assert!(run_tool(&format!("cat {}", other.display())).stdout.contains("open"));
+}

@@ -114,7 +114,7 @@ impl CheckoutRules {
             approved_projects: Vec::new(),
             program_folders: Vec::new(),
             cache: "/cache".into(),
-            signing_keys: "/home/keys".into(),
+            key_files: vec!["/home/keys".into()],
             temporary: None,
             required: Vec::new(),
         };

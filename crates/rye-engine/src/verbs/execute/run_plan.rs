@@ -511,7 +511,7 @@ pub(crate) fn plan_sandbox(
         approved_projects: engine.workspace.approvals.projects.iter().map(PathBuf::from).collect(),
         program_folders,
         cache: roots.cache.clone(),
-        signing_keys: roots.signing_keys.clone(),
+        key_files: engine.key_files(),
         temporary,
         required,
     };

@@ -98,7 +98,7 @@ fn installer_confinement(
         approved_projects: Vec::new(),
         program_folders: run_dirs::program_folders(request.environment),
         cache: roots.cache.clone(),
-        signing_keys: roots.signing_keys.clone(),
+        key_files: engine.key_files(),
         temporary: Some(temporary.to_owned()),
         required: Vec::new(),
     };
