@@ -207,6 +207,11 @@ fn interrupted(applied: usize, phase: Phase, in_one_step: bool) -> World {
     world
 }
 
+fn undone(different: &[&str]) -> RecoveryOutcome {
+    let path = |path: &&str| BundlePath::new(*path).expect("a path");
+    RecoveryOutcome::Undone { different: different.iter().map(path).collect() }
+}
+
 #[test]
 fn interrupted_transaction_is_rolled_back() {
     let before = World::new(&INITIAL_FILES).tree();
@@ -215,7 +220,7 @@ fn interrupted_transaction_is_rolled_back() {
             let world = interrupted(applied, Phase::Applying, in_one_step);
             assert_ne!(world.tree(), before, "{applied}");
             let state = world.state();
-            assert_eq!(recover(&world.dir(), &state).expect("recovered"), RecoveryOutcome::Undone);
+            assert_eq!(recover(&world.dir(), &state).expect("recovered"), undone(&[]));
             assert_eq!(world.tree(), before, "{in_one_step} {applied}");
             assert_eq!(recover(&world.dir(), &state).expect("nothing"), RecoveryOutcome::Nothing);
         }
@@ -252,7 +257,7 @@ fn interrupted_exchange_is_rolled_back() {
         (world.ai().join("tools/team/old.py"), world.ai().join("bundles/.staging-0123456789abcdef/1.old"));
     std::fs::hard_link(&target, &aside).expect("moved");
     lillux::file::remove(&target).expect("moved");
-    assert_eq!(recover(&world.dir(), &world.state()).expect("recovered"), RecoveryOutcome::Undone);
+    assert_eq!(recover(&world.dir(), &world.state()).expect("recovered"), undone(&[]));
     assert_eq!(world.tree(), before);
 }
 
@@ -283,7 +288,9 @@ fn recovery_keeps_later_local_changes() {
     world.write(".ai/tools/team/old.py", "mine");
     world.write(".ai/knowledge/team/new/new.md", "mine");
     world.write(".ai/tools/gone/deep/gone.py", "mine");
-    recover(&world.dir(), &world.state()).expect("recovered");
+    let outcome = recover(&world.dir(), &world.state()).expect("recovered");
+    let changed = [".ai/knowledge/team/new/new.md", ".ai/tools/team/old.py", ".ai/tools/gone/deep/gone.py"];
+    assert_eq!(outcome, undone(&changed), "what is not as it was is named");
     for path in ["tools/team/old.py", "knowledge/team/new/new.md", "tools/gone/deep/gone.py"] {
         assert_eq!(read_bounded(&world.ai().join(path), 99).expect("a file").0, b"mine", "{path}");
     }

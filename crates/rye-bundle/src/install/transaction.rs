@@ -241,15 +241,17 @@ fn roll_back(dir: &TargetDir, state: &InstallState, mut journal: Journal) -> Res
         journal.phase = Phase::Applying;
         journal.write(state)?;
     }
-    undo_changes(dir, state, &journal)
+    undo_changes(dir, state, &journal).map(drop)
 }
 
-/// Puts everything back. May itself be interrupted, and begun again.
+/// Puts everything back. May itself be interrupted, and begun again. Gives the files that are not as they were before the
+/// change, because something else changed them or what was kept of them.
 pub(super) fn undo_changes(
     dir: &TargetDir,
     state: &InstallState,
     journal: &Journal,
-) -> Result<(), InstallError> {
+) -> Result<Vec<BundlePath>, InstallError> {
+    let mut different = Vec::new();
     // Without the folder there is nothing to put back: it went last, or the space is another one now.
     if let PathLookup::Found(staging) = dir.folder(&format!("{BUNDLES_FOLDER}/{}", journal.staging))? {
         if journal.phase == Phase::Applying {
@@ -258,13 +260,22 @@ pub(super) fn undo_changes(
             }
         }
         staging.sync_file_system()?;
+        // Before that no file was touched.
+        let touched = journal.changes.iter().filter(|_| journal.phase == Phase::Applying);
+        for change in touched {
+            let before = change.old.map_or(FileState::Absent, FileState::File);
+            if dir.file_state(&change.path, MAX_FILE_BYTES)? != before {
+                different.push(change.path.clone());
+            }
+        }
         remove_staging(dir, &staging, journal)?;
     }
     for folder in journal.created_folders.iter().rev() {
         dir.remove_empty(folder)?;
     }
     generations::prune_archives(state, &journal.bundle)?;
-    Journal::remove(&state.journal_path())
+    Journal::remove(&state.journal_path())?;
+    Ok(different)
 }
 
 /// Restores one file. A file that was changed since is left as it is.
@@ -346,12 +357,15 @@ fn remove_staging(dir: &TargetDir, staging: &Dir, journal: &Journal) -> Result<(
 }
 
 /// What recovery did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RecoveryOutcome {
     /// There was nothing to do.
     Nothing,
     /// A change that had not come to its end was taken back.
-    Undone,
+    Undone {
+        /// The files that could not be put back: something else has changed them, or what was kept of them.
+        different: Vec<BundlePath>,
+    },
     /// A change that was made, but not tidied up after, is finished.
     Finished,
 }
@@ -367,8 +381,8 @@ pub fn recover(dir: &TargetDir, state: &InstallState) -> Result<RecoveryOutcome,
     };
     match journal.phase {
         Phase::Staging | Phase::Applying => {
-            undo_changes(dir, state, &journal)?;
-            Ok(RecoveryOutcome::Undone)
+            let different = undo_changes(dir, state, &journal)?;
+            Ok(RecoveryOutcome::Undone { different })
         }
         Phase::Committed => {
             clean_up(dir, state, &journal)?;

@@ -2,7 +2,11 @@
 
 use rye_bundle::install::transaction::RecoveryOutcome;
 use rye_bundle::install::{InstallError, InstallState, TargetDir};
+use rye_item::text;
 use rye_space::{Roots, roots};
+
+/// How many files are named of those that could not be put back.
+const MAX_NAMED_FILES: usize = 5;
 
 /// Brings the spaces below `roots` to the state before or after a change that was interrupted; says so.
 pub(crate) fn recover(roots: &Roots) -> Vec<String> {
@@ -23,9 +27,17 @@ pub(crate) fn recover(roots: &Roots) -> Vec<String> {
             let path_text = ai.display();
             match recovered() {
                 Ok(None | Some(RecoveryOutcome::Nothing)) => None,
-                Ok(Some(RecoveryOutcome::Undone)) => Some(format!(
+                Ok(Some(RecoveryOutcome::Undone { different })) if different.is_empty() => Some(format!(
                     "a change of the bundles in `{path_text}` was interrupted and has been rolled back"
                 )),
+                Ok(Some(RecoveryOutcome::Undone { different })) => {
+                    let names: Vec<String> = different.iter().map(|path| path.as_str().to_owned()).collect();
+                    Some(format!(
+                        "a change of the bundles in `{path_text}` was interrupted and has been rolled back, but for files \
+                         that something else changed: {}; install the bundle again",
+                        text::join_first(&names, MAX_NAMED_FILES)
+                    ))
+                }
                 Ok(Some(RecoveryOutcome::Finished)) => Some(format!(
                     "a change of the bundles in `{path_text}` was interrupted and has been completed"
                 )),
