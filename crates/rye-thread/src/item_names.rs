@@ -42,26 +42,26 @@ pub(crate) fn with_first_id(action: &Action) -> Option<Action> {
 pub(crate) fn under_other_id(context: &Map<String, Value>) -> Option<Map<String, Value>> {
     let is_tool = context.get("item_type").is_none_or(|item_type| item_type == "tool");
     let grant = |id: &str| format!(".tool.{}", id.replace('/', "."));
-    let rename = |value: &Value, (first, second): &(&str, &str)| match value.as_str() {
-        Some(text) if text == *first => Some(json!(second)),
-        Some(text) => text.strip_suffix(&grant(first)).map(|verb| json!(format!("{verb}{}", grant(second)))),
-        None => None,
+    let rename = |value: &Value| {
+        let text = value.as_str()?;
+        TOOL_NAMES.iter().find_map(|(first, second)| match text == *first {
+            true => Some(json!(second)),
+            false => text.strip_suffix(&grant(first)).map(|verb| json!(format!("{verb}{}", grant(second)))),
+        })
     };
-    let mut other = context.clone();
-    for names in TOOL_NAMES.iter().filter(|_| is_tool) {
-        for key in ["item", "capability", "capabilities"] {
-            match other.get_mut(key) {
-                Some(Value::Array(list)) => {
-                    let renamed =
-                        list.iter().map(|entry| rename(entry, names).unwrap_or_else(|| entry.clone()));
-                    *list = renamed.collect();
-                }
-                Some(value) => *value = rename(value, names).unwrap_or_else(|| value.clone()),
-                None => {}
+    // Few calls are of such an item: nothing is copied for the others.
+    let renamed = ["item", "capability", "capabilities"].into_iter().filter_map(|key| {
+        let value = match context.get(key)? {
+            Value::Array(list) if list.iter().any(|entry| rename(entry).is_some()) => {
+                list.iter().map(|entry| rename(entry).unwrap_or_else(|| entry.clone())).collect()
             }
-        }
-    }
-    (other != *context).then_some(other)
+            value => rename(value)?,
+        };
+        Some((key.to_owned(), value))
+    });
+    let renamed: Map<String, Value> = renamed.filter(|_| is_tool).collect();
+    (!renamed.is_empty())
+        .then(|| context.iter().map(|(key, value)| (key.clone(), value.clone())).chain(renamed).collect())
 }
 
 #[cfg(test)]

@@ -247,15 +247,15 @@ impl ThreadState {
         let mut context = match &run.stage {
             CallStage::BeforeTools { calls, at } => {
                 let call = &calls.get(*at)?.call;
-                let (action, arguments) = self.call_arguments(call)?;
-                let of = (&action, &arguments);
+                let action = self.call_action(call)?;
+                let of = (&action, self.call_arguments(call, &action)?);
                 let mut context = HookContext::of_tool(&self.spec, &self.cost, "model", of, needed);
                 context.add("tool", || json!(call.name));
                 context
             }
             CallStage::AfterTools { run, at } => {
                 let (name, action, result) = run.reviewed(*at)?;
-                let of = (&action, &action.params);
+                let of = (&*action, &action.params);
                 let mut context = HookContext::of_tool(&self.spec, &self.cost, "model", of, needed);
                 context.add("tool", || json!(name));
                 context.add("result", || json!(result.content));
@@ -294,26 +294,29 @@ impl ThreadState {
         Some(context.into_fields())
     }
 
-    /// What a call asks for, and the arguments of the item it is for, whichever name the model called it by.
-    fn call_arguments(&self, call: &ToolCall) -> Option<(Action, Map<String, Value>)> {
+    /// What a call asks for, whichever name the model called it by.
+    fn call_action(&self, call: &ToolCall) -> Option<Action> {
         let definitions = &self.spec.template.definitions;
         let own = |id: &str, params: Map<String, Value>| {
             let fields = json!({"primary": "execute", "item_type": "tool", "item_id": id});
             Action::from_value(&fields).ok().map(|action| Action { params, ..action })
         };
-        let action = match definitions.target(call).ok()? {
+        match definitions.target(call).ok()? {
             CallTarget::Action(action)
             | CallTarget::Spawn(action)
             | CallTarget::Orchestrate(action)
-            | CallTarget::RequestApproval(action) => action,
-            CallTarget::DirectiveReturn(outputs) => own(DIRECTIVE_RETURN, outputs)?,
-            CallTarget::ReadArtifact(params) => own(READ_ARTIFACT, params)?,
-        };
-        let arguments = match definitions.names.get(&call.name)? {
-            ToolBinding::Primary(Primary::Execute) => action.params.clone(),
-            _ => call.input.clone(),
-        };
-        Some((action, arguments))
+            | CallTarget::RequestApproval(action) => Some(action),
+            CallTarget::DirectiveReturn(outputs) => own(DIRECTIVE_RETURN, outputs),
+            CallTarget::ReadArtifact(params) => own(READ_ARTIFACT, params),
+        }
+    }
+
+    /// The arguments of the item that a call is for; `action` is what it asks for.
+    fn call_arguments<'c>(&self, call: &'c ToolCall, action: &'c Action) -> Option<&'c Map<String, Value>> {
+        Some(match self.spec.template.definitions.names.get(&call.name)? {
+            ToolBinding::Primary(Primary::Execute) => &action.params,
+            _ => &call.input,
+        })
     }
 
     /// Makes the call with these arguments.
@@ -387,7 +390,8 @@ impl ThreadState {
         }
         if let (Some(arguments), CallStage::BeforeTools { calls, at }) = (change.arguments, &mut run.stage) {
             let call = &mut calls[*at].call;
-            let original = self.call_arguments(call).map(|(_, original)| original);
+            let action = self.call_action(call);
+            let original = action.as_ref().and_then(|action| self.call_arguments(call, action)).cloned();
             if original.as_ref() != Some(&arguments) {
                 effects.push(Self::record(CoreEvent::ToolCallChanged {
                     call_id: call.id.clone(),

@@ -1,5 +1,7 @@
 //! The results of a turn, as the hooks after its calls see and change them.
 
+use std::borrow::Cow;
+
 use super::*;
 
 impl ToolRun {
@@ -14,16 +16,16 @@ impl ToolRun {
     }
 
     /// A call that has ended: the name it was called by, what was done, and what came of it.
-    pub(in crate::machine) fn reviewed(&self, index: usize) -> Option<(&str, Action, &ToolResult)> {
+    pub(in crate::machine) fn reviewed(&self, index: usize) -> Option<(&str, Cow<'_, Action>, &ToolResult)> {
         let slot = self.slots.get(index)?;
         let CallProgress::Done(result) = &slot.progress else { return None };
         let action = match &slot.work.as_ref()?.work {
             ToolWork::Dispatch(action) | ToolWork::Spawn(action, _) | ToolWork::Orchestrate(action) => {
-                action.action().clone()
+                Cow::Borrowed(action.action())
             }
             ToolWork::ReadArtifact(params) => {
                 let fields = json!({"primary": "execute", "item_type": "tool", "item_id": READ_ARTIFACT});
-                Action { params: params.clone(), ..Action::from_value(&fields).ok()? }
+                Cow::Owned(Action { params: params.clone(), ..Action::from_value(&fields).ok()? })
             }
             ToolWork::AwaitAnswer => return None,
         };
