@@ -57,7 +57,8 @@ impl RealPaths {
         Self(Mutex::new(Vec::new()))
     }
 
-    /// Those of `paths`, and of the places they lead to now, that lie in `root` or hold it. `root` is a real path.
+    /// Those of `paths`, and of the places they lead to now, that lie in `root` or hold it. `root` is a real path, and relative
+    /// ones are below it.
     pub fn around(&self, root: &Path, paths: &[PathBuf]) -> Arc<[PathBuf]> {
         let is_same = |list: &FollowedList| {
             list.root.as_os_str() == root.as_os_str()
@@ -143,12 +144,13 @@ impl FolderStamp {
 fn follow(root: &Path, paths: &[PathBuf]) -> (Arc<[PathBuf]>, Option<LookedUp>) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     // Before anything in them is looked at: a change in between shows in the next stamp.
+    let paths: Vec<PathBuf> = paths.iter().map(|path| root.join(path)).collect();
     let folders: BTreeSet<&Path> = paths.iter().flat_map(|path| path.ancestors().skip(1)).collect();
     let stamps: BTreeMap<PathBuf, FolderStamp> =
         folders.into_iter().filter_map(|path| Some((path.to_owned(), FolderStamp::read(path)?))).collect();
     let mut cache = CanonicalPathCache::recording();
     let mut found = Vec::new();
-    for path in paths {
+    for path in &paths {
         let real = cache.canonicalize(path);
         let is_around = |path: &Path| path.starts_with(root) || root.starts_with(path);
         if real != *path && is_around(&real) {

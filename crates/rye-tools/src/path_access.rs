@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use lillux::CanonicalPathCache;
+use lillux::canonicalize_existing;
 use lillux::dir::{Dir, DirEntryKind, DirError, EntryStatus, OpenFile};
 use lillux::real_paths::RealPaths;
 use rye_exec::NativeError;
@@ -30,40 +30,24 @@ pub(crate) struct ProjectAccess<'a> {
 #[derive(Debug)]
 struct WriteRules {
     /// Those that are not `protected` as well.
-    read_only: Vec<PathBuf>,
-    protected: Vec<PathBuf>,
+    read_only: Arc<[PathBuf]>,
+    protected: Arc<[PathBuf]>,
     write: Vec<PathBuf>,
 }
 
 impl WriteRules {
     fn find(root: &Path, access: &ToolAccess) -> Self {
-        let mut cache = CanonicalPathCache::default();
+        static READ_ONLY: RealPaths = RealPaths::new();
+        static PROTECTED: RealPaths = RealPaths::new();
         let protected: HashSet<&Path> = access.protected.iter().map(PathBuf::as_path).collect();
         let read_only = access.read_only.iter().filter(|path| !protected.contains(path.as_path()));
+        let read_only: Vec<PathBuf> = read_only.cloned().collect();
         Self {
-            read_only: with_canonical(root, read_only, &mut cache),
-            protected: with_canonical(root, &access.protected, &mut cache),
-            write: access.write.iter().map(|path| cache.canonicalize(&root.join(path))).collect(),
+            read_only: READ_ONLY.around(root, &read_only),
+            protected: PROTECTED.around(root, &access.protected),
+            write: access.write.iter().map(|path| canonicalize_existing(&root.join(path))).collect(),
         }
     }
-}
-
-/// The paths as they are, and where they lead.
-fn with_canonical<'p>(
-    root: &Path,
-    paths: impl IntoIterator<Item = &'p PathBuf>,
-    cache: &mut CanonicalPathCache,
-) -> Vec<PathBuf> {
-    let mut all = Vec::new();
-    for path in paths {
-        let path = root.join(path);
-        let real = cache.canonicalize(&path);
-        if real != path {
-            all.push(real);
-        }
-        all.push(path);
-    }
-    all
 }
 
 /// A file that may be written: the folder it is in, and its name.
