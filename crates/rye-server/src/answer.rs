@@ -1,8 +1,12 @@
 //! How much of an answer a client gets. A model pays for every word, so what only explains a result (chain, sandbox
 //! receipt, lockfile, metadata) is sent to clients that ask for it with `detail: full`.
 
+use lillux::sandbox::{EnforcementLevel, Receipt};
 use rye_agent::envelope::ResultEnvelope;
+use rye_engine::agent_actions::schemas::agent_tool_action;
 use rye_engine::{Code, Error, Result};
+use rye_item::PrimaryAction;
+use serde::Deserialize as _;
 use serde_json::{Map, Value, json};
 
 /// How much a client wants.
@@ -37,16 +41,18 @@ pub(crate) fn shorten(tool: &str, detail: Detail, mut answer: Value) -> Value {
     if detail == Detail::Full {
         return answer;
     }
-    match tool {
-        "rye_execute" => shorten_run(fields, is_success),
-        "rye_search" => shorten_search(fields),
-        "rye_load" => shorten_item(fields),
+    match agent_tool_action(tool) {
+        Some(PrimaryAction::Execute) => shorten_run(fields, is_success),
+        Some(PrimaryAction::Search) => shorten_search(fields),
+        Some(PrimaryAction::Load) => shorten_item(fields),
         // One of the two, by what was asked.
-        "rye_fetch" if fields.get("data").is_some_and(|data| data.get("results").is_some()) => {
+        Some(PrimaryAction::Fetch)
+            if fields.get("data").is_some_and(|data| data.get("results").is_some()) =>
+        {
             shorten_search(fields);
         }
-        "rye_fetch" => shorten_item(fields),
-        _ => {}
+        Some(PrimaryAction::Fetch) => shorten_item(fields),
+        Some(PrimaryAction::Sign) | None => {}
     }
     answer
 }
@@ -67,7 +73,7 @@ fn shorten_run(fields: &mut Map<String, Value>, is_success: bool) {
         }
         _ => {}
     }
-    if let Some(receipt) = fields.get_mut("sandbox").and_then(Value::as_object_mut) {
+    if let Some(receipt) = fields.get_mut("sandbox") {
         shorten_receipt(receipt);
     }
     if let Some(Value::Array(notes)) = fields.get_mut("notes") {
@@ -83,22 +89,18 @@ fn shorten_run(fields: &mut Map<String, Value>, is_success: bool) {
     remove_empty(fields, &["sandbox", "logs", "notes", "truncated"]);
 }
 
-/// Keeps of a receipt what is not as it should be.
-fn shorten_receipt(receipt: &mut Map<String, Value>) {
-    let rows = take(receipt, "rows");
-    let rows = rows.as_ref().and_then(Value::as_array);
-    let open: Vec<&Value> = rows
-        .into_iter()
-        .flatten()
-        .filter(|row| row["is_enforced"] == json!(false))
-        .map(|row| &row["rule"])
-        .collect();
-    if !open.is_empty() {
-        receipt.insert("not_enforced".to_owned(), json!(open));
-    } else if receipt.get("level").is_some_and(|level| level == "full") {
-        receipt.shift_remove("level");
+/// Keeps of a receipt what is not as it should be; of one that cannot be read, everything.
+fn shorten_receipt(receipt: &mut Value) {
+    let Ok(parsed) = Receipt::deserialize(&*receipt) else { return };
+    let Some(fields) = receipt.as_object_mut() else { return };
+    fields.shift_remove("rows");
+    let unenforced = parsed.unenforced();
+    if !unenforced.is_empty() {
+        fields.insert("not_enforced".to_owned(), json!(unenforced));
+    } else if parsed.level == EnforcementLevel::Full {
+        fields.shift_remove("level");
     }
-    receipt.retain(|_, value| !is_empty(value));
+    fields.retain(|_, value| !is_empty(value));
 }
 
 /// Keeps what is needed to choose a result.
@@ -183,11 +185,15 @@ fn is_empty(value: &Value) -> bool {
 mod tests {
     use super::*;
 
+    fn row(mechanism: &str, is_enforced: bool) -> Value {
+        json!({"rule": "writes", "mechanism": mechanism, "is_enforced": is_enforced, "detail": ""})
+    }
+
     fn run_answer(level: &str, is_enforced: bool) -> Value {
         json!({
             "status": "success", "type": "tool", "item_id": "team/count", "data": {"words": 42, "list": []},
             "chain": [{"item_id": "team/count"}], "duration_ms": 1.5, "first_use": true,
-            "sandbox": {"level": level, "rows": [{"rule": "writes", "is_enforced": is_enforced}]},
+            "sandbox": {"level": level, "rows": [row("landlock", is_enforced)]},
             "lock": {"state": "held"}, "logs": {}, "truncated": false,
             "notes": ["pinned in /home/ann/lock.json", "the lockfile is stale"],
         })
@@ -207,8 +213,15 @@ mod tests {
     fn weaker_sandbox_stays_in_the_answer() {
         let brief = shorten("rye_execute", Detail::Brief, run_answer("partial", false));
         assert_eq!(brief["sandbox"], json!({"level": "partial", "not_enforced": ["writes"]}));
-        let none = shorten("rye_execute", Detail::Brief, run_answer("none", true));
-        assert_eq!(none["sandbox"], json!({"level": "none"}));
+        let off = shorten("rye_execute", Detail::Brief, run_answer("off", true));
+        assert_eq!(off["sandbox"], json!({"level": "off"}));
+    }
+
+    #[test]
+    fn one_mechanism_is_enough_for_a_rule() {
+        let mut answer = run_answer("full", true);
+        answer["sandbox"]["rows"] = json!([row("landlock", false), row("mount_namespace", true)]);
+        assert_eq!(shorten("rye_execute", Detail::Brief, answer).get("sandbox"), None);
     }
 
     #[test]

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use rmcp::service::{RequestContext, RoleServer};
 use rye_agent::envelope::ResultEnvelope;
 use rye_agent::threads::UserThreads;
+use rye_engine::agent_actions::schemas::agent_tool_action;
 use rye_engine::{Code, Engine, Error, agent_actions};
-use rye_item::{ItemRef, ItemType};
+use rye_item::text::one_line;
+use rye_item::{ItemRef, ItemType, PrimaryAction};
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
@@ -19,7 +21,7 @@ use crate::threads::{ConsentContext, McpThreads};
 use crate::worker_pool::Lane;
 use crate::{consent_gate, execution};
 
-/// Calls the tool `name`, which exists.
+/// Calls the tool `name`.
 pub(crate) async fn call(
     session: &Session,
     name: &str,
@@ -38,14 +40,17 @@ pub(crate) async fn call(
         };
     }
     let consents = consents.clone();
-    match name {
-        "rye_search" => {
+    let Some(action) = agent_tool_action(name) else {
+        return Err(Error::new(Code::InvalidArgument, format!("unknown tool `{}`", one_line(name))).into());
+    };
+    match action {
+        PrimaryAction::Search => {
             let params: agent_actions::AgentSearch = arguments::parse(params)?;
             let project = params.project_path.clone();
             run_quick(session, project, notifier, move |engine| Ok(agent_actions::search(engine, &params)?))
                 .await
         }
-        "rye_load" => {
+        PrimaryAction::Load => {
             let params: agent_actions::AgentLoad = arguments::parse(params)?;
             let project = params.project_path.clone();
             run_quick(session, project, notifier, move |engine| {
@@ -53,7 +58,7 @@ pub(crate) async fn call(
             })
             .await
         }
-        "rye_fetch" => {
+        PrimaryAction::Fetch => {
             let params: agent_actions::AgentFetch = arguments::parse(params)?;
             let project = params.project_path.clone();
             run_quick(session, project, notifier, move |engine| {
@@ -61,7 +66,7 @@ pub(crate) async fn call(
             })
             .await
         }
-        "rye_sign" => {
+        PrimaryAction::Sign => {
             let params: agent_actions::AgentSign = arguments::parse(params)?;
             let project = params.project_path.clone();
             run_quick(session, project, notifier, move |engine| {
@@ -69,7 +74,9 @@ pub(crate) async fn call(
             })
             .await
         }
-        _ => execute(session, arguments::parse(params)?, consents, context, notifier).await,
+        PrimaryAction::Execute => {
+            execute(session, arguments::parse(params)?, consents, context, notifier).await
+        }
     }
 }
 

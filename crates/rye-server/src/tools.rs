@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use rmcp::model::{Tool, ToolAnnotations};
 use rye_engine::agent_actions::schemas::{self, AgentToolSchema};
+use rye_item::PrimaryAction;
 use serde_json::{Map, Value, json};
 
 /// The tools, as they are listed.
@@ -23,24 +24,25 @@ An answer is one JSON object. If status is error, do what hints say; do not work
 marks a redacted secret; never write it into a file.";
 
 fn build_tool(definition: AgentToolSchema) -> Tool {
-    let hints = match definition.name {
-        "rye_search" | "rye_load" | "rye_fetch" => {
+    let action = definition.action;
+    let hints = match action {
+        PrimaryAction::Search | PrimaryAction::Load | PrimaryAction::Fetch => {
             ToolAnnotations::new().read_only(true).destructive(false).idempotent(true)
         }
-        "rye_execute" => ToolAnnotations::new().read_only(false).destructive(true).idempotent(false),
+        PrimaryAction::Execute => ToolAnnotations::new().read_only(false).destructive(true).idempotent(false),
         // A signature lets what it covers run with the user's rights.
-        _ => ToolAnnotations::new().read_only(false).destructive(true).idempotent(true),
+        PrimaryAction::Sign => ToolAnnotations::new().read_only(false).destructive(true).idempotent(true),
     };
     let mut schema = definition.schema;
     if let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut)
-        && SHORTENED_TOOLS.contains(&definition.name)
+        && SHORTENED_TOOLS.contains(&action)
     {
         properties.insert("detail".to_owned(), detail_schema());
     }
     Tool::new(definition.name, definition.description, Arc::new(schema))
         .with_title(definition.title)
-        .with_raw_output_schema(Arc::new(into_object(output_schema(definition.name))))
-        .with_annotations(hints.open_world(definition.name == "rye_execute"))
+        .with_raw_output_schema(Arc::new(into_object(output_schema(action))))
+        .with_annotations(hints.open_world(action == PrimaryAction::Execute))
 }
 
 fn into_object(value: Value) -> Map<String, Value> {
@@ -52,18 +54,20 @@ fn into_object(value: Value) -> Map<String, Value> {
 
 /// What a run of a tool answers.
 pub(crate) fn result_schema() -> Map<String, Value> {
-    into_object(output_schema("rye_execute"))
+    into_object(output_schema(PrimaryAction::Execute))
 }
 
 /// Every answer is one object with a status; what stands beside it depends on the tool.
-fn output_schema(tool: &str) -> Value {
+fn output_schema(action: PrimaryAction) -> Value {
     // A tool of the user may return anything.
-    let data = match tool {
-        "rye_execute" => {
+    let data = match action {
+        PrimaryAction::Execute => {
             let types = ["object", "array", "string", "number", "boolean", "null"];
             json!({"anyOf": types.map(|name| json!({"type": name}))})
         }
-        _ => json!({"type": "object"}),
+        PrimaryAction::Search | PrimaryAction::Load | PrimaryAction::Fetch | PrimaryAction::Sign => {
+            json!({"type": "object"})
+        }
     };
     json!({
         "type": "object",
@@ -78,7 +82,7 @@ fn output_schema(tool: &str) -> Value {
 }
 
 /// Tools whose answers leave out what explains them, unless asked.
-const SHORTENED_TOOLS: [&str; 2] = ["rye_load", "rye_execute"];
+const SHORTENED_TOOLS: [PrimaryAction; 2] = [PrimaryAction::Load, PrimaryAction::Execute];
 
 fn detail_schema() -> Value {
     json!({"type": "string", "enum": ["brief", "full"], "description": "full adds chain, sandbox, lockfile, metadata"})

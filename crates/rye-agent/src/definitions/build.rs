@@ -131,13 +131,10 @@ impl DefinitionsBuilder {
 
     /// Adds a primary tool if anything of it is granted, for the types that are.
     fn add_primary(&mut self, described: AgentToolSchema, capabilities: &Capabilities) {
-        let Some(primary) = described.name.strip_prefix("rye_").and_then(|word| word.parse::<Primary>().ok())
-        else {
-            return;
-        };
+        let primary = described.action;
         let words: &[&str] = match primary {
             Primary::Fetch => &["search", "load"],
-            _ => &[primary.as_str()],
+            Primary::Search | Primary::Load | Primary::Execute | Primary::Sign => &[primary.as_str()],
         };
         let types: Vec<ItemType> = ItemType::SEARCHABLE
             .into_iter()

@@ -1,10 +1,13 @@
 //! What agents see of the five primary tools: names, descriptions for a model, schemas.
 
+use rye_item::PrimaryAction;
 use serde_json::{Map, Value, json};
 
 /// A primary tool as an agent sees it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AgentToolSchema {
+    /// What it asks for.
+    pub action: PrimaryAction,
     /// `rye_search`, ….
     pub name: &'static str,
     /// For people.
@@ -18,11 +21,34 @@ pub struct AgentToolSchema {
 /// The five tools, in the order they are listed.
 #[must_use]
 pub fn agent_tool_schemas() -> Vec<AgentToolSchema> {
-    vec![search_schema(), load_schema(), fetch_schema(), execute_schema(), sign_schema()]
+    let schemas = PrimaryAction::ALL.map(|action| match action {
+        PrimaryAction::Search => search_schema(),
+        PrimaryAction::Load => load_schema(),
+        PrimaryAction::Fetch => fetch_schema(),
+        PrimaryAction::Execute => execute_schema(),
+        PrimaryAction::Sign => sign_schema(),
+    });
+    schemas.into()
+}
+
+/// The action that the tool `name` asks for: `rye_search` searches.
+#[must_use]
+pub fn agent_tool_action(name: &str) -> Option<PrimaryAction> {
+    PrimaryAction::ALL.into_iter().find(|action| agent_tool_name(*action) == name)
+}
+
+fn agent_tool_name(action: PrimaryAction) -> &'static str {
+    match action {
+        PrimaryAction::Search => "rye_search",
+        PrimaryAction::Load => "rye_load",
+        PrimaryAction::Fetch => "rye_fetch",
+        PrimaryAction::Execute => "rye_execute",
+        PrimaryAction::Sign => "rye_sign",
+    }
 }
 
 fn tool_schema(
-    name: &'static str,
+    action: PrimaryAction,
     title: &'static str,
     description: &'static str,
     properties: Value,
@@ -33,7 +59,7 @@ fn tool_schema(
     schema.insert("properties".to_owned(), properties);
     schema.insert("required".to_owned(), json!(required));
     schema.insert("additionalProperties".to_owned(), json!(false));
-    AgentToolSchema { name, title, description, schema }
+    AgentToolSchema { action, name: agent_tool_name(action), title, description, schema }
 }
 
 fn item_type_schema() -> Value {
@@ -77,7 +103,7 @@ const ID_DESCRIPTION: &str = "Such as `team/deploy` or `tool:team/deploy`";
 
 fn search_schema() -> AgentToolSchema {
     tool_schema(
-        "rye_search",
+        PrimaryAction::Search,
         "Search items",
         "Find directives, tools and knowledge. Returns data.results, best first. Items with signed: false cannot be \
          read or run. Search before you write something yourself.",
@@ -91,7 +117,7 @@ fn search_schema() -> AgentToolSchema {
 
 fn load_schema() -> AgentToolSchema {
     tool_schema(
-        "rye_load",
+        PrimaryAction::Load,
         "Read an item",
         "Read a signed item: data.content is its text or source, data.metadata what it declares (a tool's \
          config_schema, a directive's inputs).",
@@ -105,7 +131,7 @@ fn load_schema() -> AgentToolSchema {
 
 fn fetch_schema() -> AgentToolSchema {
     tool_schema(
-        "rye_fetch",
+        PrimaryAction::Fetch,
         "Read or search",
         "rye_load if item_id is given, rye_search if query is given.",
         json!({
@@ -119,7 +145,7 @@ fn fetch_schema() -> AgentToolSchema {
 
 fn execute_schema() -> AgentToolSchema {
     tool_schema(
-        "rye_execute",
+        PrimaryAction::Execute,
         "Run an item",
         "Run a tool, sandboxed: data is its result, logs what it printed. A directive returns your_directions: follow \
          them. Knowledge returns its text. Read the item first to learn its parameters.",
@@ -148,7 +174,7 @@ fn execute_schema() -> AgentToolSchema {
 
 fn sign_schema() -> AgentToolSchema {
     tool_schema(
-        "rye_sign",
+        PrimaryAction::Sign,
         "Check and sign items",
         "Check an item you have written or changed and have it signed with the user's key, so that it can run. The \
          user is asked and sees what changed. Problems are listed with their lines. Never sign what others changed. \
