@@ -1,5 +1,5 @@
-//! What a launcher has laid out for an order that has not come yet, and whether it still fits: mounts and rules are made
-//! of what was there when they were made.
+//! Sandboxes that a launcher sets up before the request they are for, and whether they still fit it: mounts and rules
+//! name the files that existed when they were made.
 
 use std::ffi::OsStr;
 use std::io;
@@ -15,12 +15,12 @@ use super::ProcessLimits;
 use super::protocol::{self, LauncherMessage, PrewarmSpec};
 use crate::sandbox::Confinement;
 
-/// A larger order is given to a launcher that waits for it: this much fits into a socket's buffer.
+/// The most that fits into a socket's buffer; a larger request starts a launcher of its own.
 const MAX_REQUEST_BYTES: usize = 64 << 10;
 
-/// What one order is held to, if a launcher may lay it out ahead.
+/// What a sandbox of this kind is set up from, if it may be prewarmed.
 pub(super) fn prewarm_spec(confinement: &Confinement, limits: &ProcessLimits) -> Option<PrewarmSpec> {
-    // A tool whose memory is bounded is rare, and begun when it comes.
+    // Tools whose memory is bounded are rare: their sandbox is set up when they are run.
     limits.memory_bytes.is_none().then(|| PrewarmSpec {
         confinement: confinement.clone(),
         limits: limits.clone(),
@@ -28,7 +28,7 @@ pub(super) fn prewarm_spec(confinement: &Confinement, limits: &ProcessLimits) ->
     })
 }
 
-/// What a launcher has laid out, and when.
+/// What a prewarmed sandbox was set up from, and the files it depends on as they were then.
 #[derive(Debug)]
 pub(super) struct SandboxLayout {
     spec: PrewarmSpec,
@@ -36,22 +36,22 @@ pub(super) struct SandboxLayout {
 }
 
 impl SandboxLayout {
-    /// What is about to be laid out. Before the launcher looks: what changes in between is noticed.
+    /// Records the files before the launcher reads them, so that a change in between is noticed.
     pub(super) fn capture(spec: &PrewarmSpec) -> io::Result<Self> {
         Ok(Self { spec: spec.clone(), snapshot: FsSnapshot::capture(spec)? })
     }
 
-    /// Whether it was laid out for this.
+    /// Whether it was set up for this.
     pub(super) fn is_for_spec(&self, spec: &PrewarmSpec) -> bool {
         self.spec == *spec
     }
 
-    /// Whether it was laid out for this, and would be laid out just so now.
+    /// Whether it was set up for this, and would be set up the same way now.
     pub(super) fn is_current_for(&self, spec: &PrewarmSpec) -> bool {
         self.is_for_spec(spec) && !self.snapshot.has_changed(spec)
     }
 
-    /// Has the launcher at `control` lay this out, or use it again, for an order to come.
+    /// Has the launcher at `control` set this up, or reuse it, for the next request.
     pub(super) fn prewarm(self, control: &OwnedFd) -> io::Result<PrewarmedSandbox> {
         let (request_socket, launcher_end) = super::launcher_pool::socket_pair()?;
         let message = LauncherMessage::Prewarm(Box::new(self.spec.clone())).to_bytes()?;
@@ -60,21 +60,21 @@ impl SandboxLayout {
     }
 }
 
-/// A run that is laid out and waits for its order.
+/// A sandbox that is set up and waits for its request.
 #[derive(Debug)]
 pub(super) struct PrewarmedSandbox {
     pub(super) layout: SandboxLayout,
-    /// Where the order is given.
+    /// Where the request is sent.
     request_socket: OwnedFd,
 }
 
 impl PrewarmedSandbox {
-    /// Whether a message may be given at its desk.
+    /// Whether a message is small enough to be sent.
     pub(super) fn accepts(message: &[u8]) -> bool {
         message.len() <= MAX_REQUEST_BYTES
     }
 
-    /// Gives the order to the process that becomes the tool.
+    /// Sends the request to the process that becomes the tool.
     pub(super) fn send_request(&self, request: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         protocol::send_message(&self.request_socket, request, descriptors)
     }
@@ -88,7 +88,7 @@ impl PrewarmedSandbox {
 struct FsSnapshot {
     files: Vec<FileIdentity>,
     root: Option<(i64, i64)>,
-    /// Tells when something is mounted or unmounted; it tells only once.
+    /// Reports once that something was mounted or unmounted.
     mounts: OwnedFd,
     has_changed: AtomicBool,
 }
@@ -134,7 +134,11 @@ fn file_identities(confinement: &Confinement) -> Vec<FileIdentity> {
         visible,
         visible_links,
         replacements: replacement_paths,
-        ..
+        // None of these is mounted. What they decide is part of the spec, and sockets are looked at on each connect.
+        sockets: _,
+        network: _,
+        on_missing: _,
+        namespaces: _,
     } = confinement;
     let replacement_paths = replacement_paths
         .iter()
