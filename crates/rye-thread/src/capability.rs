@@ -21,6 +21,7 @@ use serde_json::{Value, json};
 use crate::action::{Action, Primary};
 use crate::spec::MACHINE_REVISION;
 pub use hook_tools::LEDGER_REFUSAL;
+pub(crate) use hook_tools::hook_tool_path;
 use pattern::Pattern;
 
 /// Where the tools of hooks live: theirs alone.

@@ -136,7 +136,8 @@ impl ThreadSpec {
 /// | 4 | a hook before a call fails that answers with a failure |
 /// | 5 | what is reserved for an estimated prompt is the most that the estimate allows for; `thread_resumed` says what a call was charged that a crash interrupted; tokens of calls that were broken off count |
 /// | 6 | an answer after a reminder replaces the one before it; a reached duration names the calls that it stopped; hooks of directives and projects add nothing to the ledger, and no hook adds more than `MAX_REPORTED`; a printed answer with a duplicate key cannot be read |
-pub const MACHINE_REVISION: u32 = 6;
+/// | 7 | after a crash, a hook's tool is run again only if it lies in the folder of hook tools, not if its path merely contains that folder's |
+pub const MACHINE_REVISION: u32 = 7;
 
 /// What threads of one directive under one configuration share.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -32,11 +32,19 @@ const HARMLESS: [(&str, HarmlessOperations); 8] = [
 
 /// The path of an item below the tools of hooks, in whatever case it is written: file systems that fold case exist. Empty
 /// for their folder.
+/// To refuse a call, this is the predicate; [`hook_tool_path`] is what the machine itself acts on.
 pub(super) fn hook_tool_name(action: &Action) -> Option<String> {
     let id = action.item_id.as_deref().and_then(|id| ItemId::new(id.to_ascii_lowercase()).ok());
     let id = id.filter(|id| id.is_within(HOOK_TOOLS_PREFIX))?;
     let name = id.as_str().strip_prefix(HOOK_TOOLS_PREFIX).unwrap_or_default();
     Some(name.strip_prefix('/').unwrap_or(name).to_owned())
+}
+
+/// The path of an item below the tools of hooks, with or without `tool:` before it. Only the spelling of the shipped items
+/// counts: the machine trusts what these answer.
+pub(crate) fn hook_tool_path(item_id: &str) -> Option<&str> {
+    let id = item_id.strip_prefix("tool:").unwrap_or(item_id);
+    id.strip_prefix(HOOK_TOOLS_PREFIX)?.strip_prefix('/')
 }
 
 /// Whether a call of a tool of hooks could add to the ledger or free what it holds.

@@ -14,7 +14,7 @@ use super::control::HookControl;
 use super::effect::{Effect, ThreadOutcome};
 use super::{Phase, ThreadState};
 use crate::call_hooks::permit_hook_action;
-use crate::capability::{CONTROL_TOOL, LEDGER_REFUSAL};
+use crate::capability::{CONTROL_TOOL, HOOK_TOOLS_PREFIX, LEDGER_REFUSAL, hook_tool_path};
 use crate::config::Criticality;
 use crate::core_event::{CoreEvent, is_core_event};
 use crate::cost::Cost;
@@ -23,8 +23,6 @@ use crate::hooks::{ContextPosition, HookKind};
 use crate::limits::LimitReached;
 use crate::money::Nanos;
 use crate::status::SuspendReason;
-
-const HOOK_TOOLS_PATH: &str = "rye/agent/threads/internal/";
 
 /// Events that say how the thread stands: the machine's own to tell, also in threads of revision 0.
 const RESERVED_EVENTS: [&str; 9] = [
@@ -65,10 +63,19 @@ pub(super) struct QueuedAction {
 pub(super) const UNKNOWN_OUTCOME: &str = "the process ended while it ran; whether it was done is unknown";
 
 impl QueuedAction {
-    /// Whether running it twice is the same as running it once.
+    /// Whether running it twice is the same as running it once, for hooks around calls: by the rules of revision 6.
     pub(super) fn is_repeatable(&self) -> bool {
+        self.is_repeatable_as_of(6)
+    }
+
+    /// Whether running it twice is the same as running it once, by the rules of `revision`.
+    pub(super) fn is_repeatable_as_of(&self, revision: u32) -> bool {
         let text = |key: &str| self.action.get(key).and_then(Value::as_str).unwrap_or_default();
-        text("item_id").contains(HOOK_TOOLS_PATH) || ["load", "search"].contains(&text("primary"))
+        let is_hook_tool = match revision >= 7 {
+            true => hook_tool_path(text("item_id")).is_some(),
+            false => text("item_id").contains(&format!("{HOOK_TOOLS_PREFIX}/")),
+        };
+        is_hook_tool || ["load", "search"].contains(&text("primary"))
     }
 }
 
@@ -217,7 +224,7 @@ impl ThreadState {
                 return effects;
             }
             effects.push(self.hook_failed_event(finished.hook, error));
-        } else if let Some(tool) = item.strip_prefix(HOOK_TOOLS_PATH) {
+        } else if let Some(tool) = hook_tool_path(item) {
             match self.apply_hook_tool_result(tool, result, finished.hook) {
                 Ok(applied) => effects.extend(applied),
                 Err(problem) => effects.push(self.hook_failed_event(finished.hook, &problem)),
@@ -304,7 +311,7 @@ impl ThreadState {
         let Phase::Hooks(run) = &mut self.phase else { return Vec::new() };
         let Some(running) = run.running.take() else { return self.next_hook() };
         let mut effects = Vec::new();
-        if running.is_repeatable() {
+        if running.is_repeatable_as_of(self.spec.template.revision) {
             run.queue.push(running);
         } else {
             let hook = running.hook;

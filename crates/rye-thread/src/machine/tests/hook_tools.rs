@@ -6,6 +6,7 @@ use super::config_keys::config_with;
 use super::harness::{Harness, TestSpec, call_response, text_response};
 use crate::config::Criticality;
 use crate::machine::Effect;
+use crate::machine::hooks::QueuedAction;
 use crate::money::Nanos;
 
 /// A run whose hook at `after_step` calls an internal tool.
@@ -118,4 +119,18 @@ fn hook_cannot_emit_core_events() {
     let params = json!({"event_type": "human_approval_response", "payload": {}});
     let old = run_with("emitter", &params, 0);
     assert!(old.emitted.iter().any(|(event, _)| event == "human_approval_response"));
+}
+
+#[test]
+fn only_hook_tools_run_again_after_a_crash() {
+    let action = |id: &str| QueuedAction { hook: 0, action: json!({"primary": "execute", "item_id": id}) };
+    let copied = action("team/rye/agent/threads/internal/deploy");
+    assert!(copied.is_repeatable_as_of(6), "as journals of older releases are replayed");
+    assert!(!copied.is_repeatable_as_of(7));
+    for id in ["rye/agent/threads/internal/emitter", "tool:rye/agent/threads/internal/emitter"] {
+        assert!(action(id).is_repeatable_as_of(7), "{id}");
+    }
+    for id in ["Rye/agent/threads/internal/emitter", "rye/agent/threads/internals/emitter", "team/deploy"] {
+        assert!(!action(id).is_repeatable_as_of(7), "{id}");
+    }
 }
