@@ -3,7 +3,7 @@
 use serde::Deserialize as _;
 use serde_json::Value;
 
-use crate::limits::LimitReached;
+use crate::limits::{LIMIT_NAMES, LimitReached};
 use crate::models::OFFLINE_PROVIDER;
 use crate::store::StoreHandle;
 use crate::thread_id::ThreadId;
@@ -31,17 +31,9 @@ pub fn resume_command(id: &ThreadId, reason: Option<&str>, detail: Option<&Value
         return format!("rye thread resume {id} --when-available");
     }
     let reached = detail.and_then(|detail| LimitReached::deserialize(detail).ok());
-    let more = match reached.as_ref().map(|reached| (reached, reached.name())) {
-        Some((reached, "turns")) => {
-            let over = reached.current_value.as_u64().unwrap_or(0);
-            let over = over.saturating_sub(reached.current_max.as_u64().unwrap_or(0));
-            format!(" --limit turns=+{}", over + 10)
-        }
-        Some((reached, name @ ("spend" | "tokens" | "duration_seconds" | "spawns" | "depth"))) => {
-            format!(" --limit {name}={}", reached.suggested_raise())
-        }
-        _ => String::new(),
-    };
+    let reached = reached.filter(|reached| LIMIT_NAMES.contains(&reached.name()));
+    let more = reached.map(|reached| format!(" --limit {}={}", reached.name(), reached.suggested_raise()));
+    let more = more.unwrap_or_default();
     format!("rye thread resume {id}{more}")
 }
 
@@ -81,7 +73,7 @@ mod tests {
             let detail = json!({"limit_code": format!("{code}_exceeded"), "current_max": max});
             resume_command(&id, Some("limit"), Some(&detail))
         };
-        assert_eq!(of("turns", json!(5)), "rye thread resume thread-0a1b2c3d4e5f --limit turns=+10");
+        assert_eq!(of("turns", json!(5)), "rye thread resume thread-0a1b2c3d4e5f --limit turns=+5");
         assert_eq!(of("spend", json!(0.25)), "rye thread resume thread-0a1b2c3d4e5f --limit spend=+0.25");
         assert_eq!(of("spend", json!(0.0)), "rye thread resume thread-0a1b2c3d4e5f --limit spend=+1");
         assert_eq!(of("tokens", json!(500)), "rye thread resume thread-0a1b2c3d4e5f --limit tokens=+500");

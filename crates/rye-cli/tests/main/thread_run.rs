@@ -193,12 +193,12 @@ fn dry_run_creates_no_thread() {
 fn limit_suspends_and_resume_command_works() {
     let user = User::initialized();
     write_note_directive(&user);
-    let stopped = user.run(["run", "team/note", "--limit", "turns=1"]);
+    let stopped = user.run(["run", "team/note", "--limit", "turns=2"]);
     assert_eq!(stopped.exit, 6, "{stopped}");
     let id = newest_thread(&user);
-    let command = format!("rye thread resume {id} --limit turns=+10");
+    let command = format!("rye thread resume {id} --limit turns=+2");
     assert!(stopped.stderr.contains(&command), "{stopped}");
-    assert!(stopped.stderr.contains("turns reached: 1 of 1"), "{stopped}");
+    assert!(stopped.stderr.contains("turns reached: 2 of 2"), "{stopped}");
     let json = user.run(["--json", "run", "team/note", "--limit", "turns=1"]);
     let answer = json_lines(&json).pop().expect("an answer");
     assert_eq!(
@@ -208,7 +208,7 @@ fn limit_suspends_and_resume_command_works() {
     let resumed = user.ok(command.split(' ').skip(1));
     assert!(resumed.stderr.starts_with(&format!("▶ resumed · team/note · {id}")), "{resumed}");
     assert!(resumed.stderr.contains("✓ completed · 3 turns"), "{resumed}");
-    assert_eq!(user.data(["thread", "show", &id])["limits"]["turns"], 11);
+    assert_eq!(user.data(["thread", "show", &id])["limits"]["turns"], 4);
     let again = user.run(["--json", "thread", "resume", &id]);
     again.error(2, "RYE1131");
 }

@@ -71,7 +71,7 @@ fn list_has_all_keys_and_filters() {
     let suspended = text(&rows[1]["thread_id"]);
     assert!(output.stdout.contains("suspended (limit)"), "{output}");
     assert!(
-        output.stderr.contains(&format!("to continue: rye thread resume {suspended} --limit turns=+10")),
+        output.stderr.contains(&format!("to continue: rye thread resume {suspended} --limit turns=+1\n")),
         "{output}"
     );
 }
