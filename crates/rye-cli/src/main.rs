@@ -11,6 +11,7 @@ mod output;
 mod settings;
 mod usage;
 
+use std::ffi::OsString;
 use std::io::{self, Write as _};
 
 use clap::{CommandFactory, FromArgMatches};
@@ -26,7 +27,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 fn main() {
     // A run's supervisor is this binary too; it must begin before anything else has.
     lillux::process::supervise_if_requested();
-    if std::env::args_os().any(|word| word == "execute") {
+    if is_execute(std::env::args_os().skip(1)) {
         lillux::process::fork_launcher();
     }
     lillux::process::raise_open_file_limit();
@@ -36,6 +37,26 @@ fn main() {
     // The reader has closed the pipe if this fails; everything durable is already written.
     let _ = io::stdout().flush();
     lillux::process::exit_immediately(code.into())
+}
+
+/// The names of `rye execute`.
+const EXECUTE_NAMES: [&str; 2] = ["execute", "exec"];
+
+/// The global options whose value is the next word.
+const OPTIONS_WITH_VALUE: [&str; 4] = ["-p", "--project", "--user-space", "--color"];
+
+/// Whether the command is `rye execute`, before the arguments are parsed: the first word that is neither an option nor the
+/// value of one. A spelling that this misses only starts its launcher later.
+fn is_execute(mut words: impl Iterator<Item = OsString>) -> bool {
+    while let Some(word) = words.next() {
+        let Some(word) = word.to_str() else { return false };
+        if OPTIONS_WITH_VALUE.contains(&word) {
+            words.next();
+        } else if !word.starts_with('-') {
+            return EXECUTE_NAMES.contains(&word);
+        }
+    }
+    false
 }
 
 /// Does what was asked; gives the exit code.
@@ -83,6 +104,37 @@ fn parse() -> Result<Arguments, u8> {
 mod tests {
     use super::*;
     use clap::Parser as _;
+
+    #[test]
+    fn only_execute_forks_a_launcher_early() {
+        let is_execute = |line: &str| is_execute(line.split(' ').map(OsString::from));
+        for line in ["execute team/a", "exec team/a", "--json -p /tmp/x exec a", "--color=never execute a"] {
+            assert!(is_execute(line), "{line}");
+        }
+        for line in ["search execute", "-p execute list", "thread show exec", "--json", ""] {
+            assert!(!is_execute(line), "{line}");
+        }
+    }
+
+    #[test]
+    fn early_names_match_the_command_line() {
+        let mut command = Arguments::command();
+        command.build();
+        let execute = command.find_subcommand("execute").expect("a command");
+        let names: Vec<&str> = std::iter::once(execute.get_name()).chain(execute.get_all_aliases()).collect();
+        assert_eq!(names, EXECUTE_NAMES);
+        let with_value = command.get_arguments().filter(|option| option.get_action().takes_values());
+        let mut spellings: Vec<String> = with_value
+            .flat_map(|option| {
+                let short = option.get_short().map(|letter| format!("-{letter}"));
+                short.into_iter().chain(option.get_long().map(|name| format!("--{name}")))
+            })
+            .collect();
+        spellings.sort_unstable();
+        let mut listed = OPTIONS_WITH_VALUE.map(str::to_owned);
+        listed.sort_unstable();
+        assert_eq!(spellings, listed);
+    }
 
     #[test]
     fn command_line_is_well_formed() {
