@@ -1,4 +1,4 @@
-//! The verbs: init, trust, keys, search, load, fetch, sign, verify, why, config, bundles, doctor. One function each.
+//! The verbs, such as init, search, load, execute, sign, install: `verbs/mod.rs` lists their modules.
 //!
 //! Nothing here prints or reads the environment: `rye-cli` passes settings in and shows what comes out.
 

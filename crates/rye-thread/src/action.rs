@@ -4,7 +4,7 @@
 //! {"primary": "execute", "item_type": "tool", "item_id": "team/deploy", "params": {…}}
 //! {"primary": "search", "query": "deploy", "source": "project"}
 //! ```
-//! Attributes stand at the top, `params` beside them; where an option may stand in either, the top counts (003 §6.7).
+//! Attributes stand at the top, `params` beside them; where an option may stand in either, the top counts.
 //! An action that was read names an item that can exist, or none: odd spellings end here.
 
 use rye_item::text::one_line;

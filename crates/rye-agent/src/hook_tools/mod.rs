@@ -1,4 +1,4 @@
-//! The thread's own tools (003 §5): functions from parameters and a snapshot of the thread to a result.
+//! The thread's own tools: functions from parameters and a snapshot of the thread to a result.
 //!
 //! They decide nothing and change nothing: a control result steers, an event is written, a cost is added only because the
 //! machine that reads the result does so. The ledger is the exception, and only below the calling thread.

@@ -1,4 +1,4 @@
-//! Trees of threads from directives alone: 003 §3's flow, and three levels with 25 leaves, offline and with a model.
+//! Trees of threads from directives alone: a flow of several steps, and three levels with 25 leaves, offline and with a model.
 
 use rye_agent::status::ThreadStatus;
 use rye_agent::store::ThreadRow;

@@ -223,8 +223,12 @@ fn named_paths(block: &str) -> impl Iterator<Item = &str> {
 fn paths_in_documents_exist() {
     let mut missing = Vec::new();
     let mut checked = 0;
-    for document in ["ARCHITECTURE.md", "GLOSSARY.md", "CONTRIBUTING.md"] {
-        let text = std::fs::read_to_string(workspace().join(document)).expect("a document");
+    let readmes = metadata().packages.into_iter().map(|package| format!("crates/{}/README.md", package.name));
+    let pages = ["ARCHITECTURE.md", "GLOSSARY.md", "CONTRIBUTING.md"].map(str::to_owned);
+    for document in pages.into_iter().chain(readmes) {
+        let document = workspace().join(document);
+        let text = std::fs::read_to_string(&document).expect("a document");
+        let beside = document.parent().expect("a folder");
         let text = ["\n- ", "\n| ", "\n1. ", "\n2. ", "\n3. ", "\n4. "]
             .iter()
             .fold(text, |text, start| text.replace(start, &format!("\n{start}")));
@@ -232,7 +236,7 @@ fn paths_in_documents_exist() {
             // A name without a folder is a neighbour of the path before it.
             let mut folder = None::<PathBuf>;
             for name in named_paths(block) {
-                let places = [Some(workspace().join("crates")), Some(workspace()), folder.clone()];
+                let places = [Some(workspace().join("crates")), Some(beside.to_owned()), folder.clone()];
                 let found =
                     places.into_iter().flatten().map(|place| place.join(name)).find(|path| path.exists());
                 match found {
@@ -240,7 +244,7 @@ fn paths_in_documents_exist() {
                         folder = if path.is_dir() { Some(path) } else { path.parent().map(Path::to_owned) };
                     }
                     Some(_) => {}
-                    None => missing.push(format!("{document}: {name}")),
+                    None => missing.push(format!("{}: {name}", document.display())),
                 }
                 checked += 1;
             }

@@ -1,4 +1,4 @@
-//! One file per verb.
+//! The verbs: a module for each, or for a few that belong together.
 
 pub mod bundles;
 pub mod ci;

@@ -1,4 +1,4 @@
-//! The rows of 003 §8 about `safety_harness`, `runner` and context, each as a test.
+//! A thread from turn to turn: limits, errors, retries, full contexts and crashes.
 
 use crate::model::{ChatMessage, FinishReason};
 use serde_json::{Value, json};
