@@ -220,6 +220,12 @@ impl ItemRef {
         Self { item_type, id }
     }
 
+    /// Whether it is a document that says whose a key is, or that one is revoked: files of config that are no items.
+    #[must_use]
+    pub fn is_key_document(&self) -> bool {
+        self.item_type == ItemType::Config && self.id.is_within("keys")
+    }
+
     /// Splits `tool:rye/bash` into type and id; `None` when there is no type before a colon.
     #[must_use]
     pub fn split_canonical(text: &str) -> Option<(ItemType, &str)> {

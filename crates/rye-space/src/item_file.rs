@@ -254,7 +254,7 @@ impl ItemFile {
     /// The document that decides about trust which the text could be used as, in another folder.
     fn conflicting_document(&self, covered: &[u8]) -> Option<&'static str> {
         // The two kinds in the folder of keys are read strictly there.
-        if self.item.item_type == ItemType::Config && self.item.id.is_within("keys") {
+        if self.item.is_key_document() {
             return None;
         }
         let text = std::str::from_utf8(covered).ok()?;

@@ -75,10 +75,9 @@ pub fn list(engine: &Engine, options: &ListOptions) -> Result<ListResponse> {
         };
         let scan = spaces.scan_strict(&space, &types);
         let entries = scan.map_err(|folder| Error::unreadable_folder(&folder))?.entries;
-        let entries = entries.into_iter().filter(|entry| {
-            let is_identity = entry.item.item_type == ItemType::Config && entry.item.id.is_within("keys");
-            !is_identity && matches(entry.item.id.as_str())
-        });
+        let entries = entries
+            .into_iter()
+            .filter(|entry| !entry.item.is_key_document() && matches(entry.item.id.as_str()));
         if !is_wanted {
             in_bundles += entries.count();
             continue;

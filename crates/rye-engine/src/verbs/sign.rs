@@ -364,8 +364,7 @@ pub fn sign_glob(
         let folder = spaces.folder(&space).unwrap_or_default();
         let walk = spaces.scan_strict(&space, item_types);
         for entry in walk.map_err(|folder| Error::unreadable_folder(&folder))?.entries {
-            let is_identity = entry.item.item_type == ItemType::Config && entry.item.id.is_within("keys");
-            if !is_identity && matcher.is_match(entry.item.id.as_str()) {
+            if !entry.item.is_key_document() && matcher.is_match(entry.item.id.as_str()) {
                 let candidate = CandidatePath {
                     space: space.clone(),
                     path: folder.join(&entry.relative),

@@ -177,8 +177,7 @@ fn resign_items(engine: &Engine, former: &[PublicKey], report: &mut ResignReport
         let owners = FileOwners::read(&folder, &space)
             .map_err(|reason| Error::new(Code::DamagedInstall, reason).hint("rye bundle list"))?;
         for entry in spaces.scan(&space, &ItemType::ALL).entries {
-            let is_identity = entry.item.item_type == ItemType::Config && entry.item.id.is_within("keys");
-            if is_identity || owners.is_of_bundle(&format!(".ai/{}", entry.relative)) {
+            if entry.item.is_key_document() || owners.is_of_bundle(&format!(".ai/{}", entry.relative)) {
                 continue;
             }
             let candidate = CandidatePath {
