@@ -166,6 +166,13 @@ impl Engine {
         })
     }
 
+    /// Whether items that their signature covers only partly may be executed.
+    #[must_use]
+    pub fn allows_partial_coverage(&self) -> bool {
+        self.workspace.settings.get("integrity.partial_coverage").and_then(serde_json::Value::as_str)
+            == Some("allow")
+    }
+
     /// Folders that tools never get as a writable root.
     pub fn protected_folders(&self) -> &ProtectedFolders {
         self.protected.get_or_init(|| ProtectedFolders::read(&self.workspace.roots, &self.host.home))

@@ -65,9 +65,7 @@ fn list_page<T>(
 }
 
 fn is_usable(engine: &Engine, loaded: &LoadedItem) -> bool {
-    let allows_partial =
-        engine.workspace.settings.get("integrity.partial_coverage").and_then(Value::as_str) == Some("allow");
-    loaded.coverage == "full" || allows_partial
+    loaded.coverage == "full" || engine.allows_partial_coverage()
 }
 
 /// Directives.

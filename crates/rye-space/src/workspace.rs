@@ -181,8 +181,7 @@ impl Workspace {
             });
         }
 
-        let max_bytes =
-            settings.get("items.max_bytes").and_then(Value::as_u64).unwrap_or(DEFAULT_MAX_ITEM_BYTES);
+        let max_bytes = max_item_bytes(&settings);
         let mut configured = configured_folders(&roots, &settings);
         let interpreters: Vec<PathBuf> =
             settings.texts("bundles.python").iter().map(|path| expand(path, &roots)).collect();
@@ -266,6 +265,12 @@ impl Workspace {
     pub fn config_layers(&self, id: &ItemId) -> (Vec<ConfigLayer>, Vec<IgnoredSetting>) {
         let context = TrustContext { keys: &self.keys, is_project_approved: self.is_project_approved };
         config::layers(&self.spaces, &ItemRef::new(ItemType::Config, id.clone()), context)
+    }
+
+    /// The largest item that is read, in bytes.
+    #[must_use]
+    pub fn max_item_bytes(&self) -> u64 {
+        max_item_bytes(&self.settings)
     }
 
     /// Whether only a bundle's own key signed this item of a bundle that is not part of the binary: such an item may not
@@ -515,6 +520,10 @@ fn manifest_refusal(
         known.is_some_and(|known| known.key.verify(&line.hash, &line.signature))
     });
     (!is_signed_by_pin && !is_general).then_some("its manifest is not signed by a key you approved for it")
+}
+
+fn max_item_bytes(settings: &MergedConfig) -> u64 {
+    settings.get("items.max_bytes").and_then(Value::as_u64).unwrap_or(DEFAULT_MAX_ITEM_BYTES)
 }
 
 fn configured_folders(roots: &Roots, settings: &MergedConfig) -> Vec<ConfiguredBundle> {

@@ -261,7 +261,7 @@ fn verify_spaces(
         unreadable.extend(walk.unreadable);
         for entry in walk.entries {
             // Identity documents are not items: `rye keys list` judges them.
-            if entry.item.item_type == ItemType::Config && entry.item.id.is_within("keys") {
+            if entry.item.is_key_document() {
                 continue;
             }
             let path = folder.join(&entry.relative);
@@ -398,7 +398,7 @@ pub fn verify_root(
         listed_files: None,
     };
     let roots = Roots { project: None, ..engine.workspace.roots.clone() };
-    let limit = engine.workspace.settings.get("items.max_bytes").and_then(Value::as_u64).unwrap_or(8 << 20);
+    let limit = engine.workspace.max_item_bytes();
     let spaces = Spaces::new(&roots, vec![known], Arc::clone(engine.workspace.spaces.extractors()), limit);
 
     let walk = spaces.scan(&space, &ItemType::ALL);

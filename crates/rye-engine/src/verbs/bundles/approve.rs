@@ -16,7 +16,6 @@ use rye_space::installed::{self, BundleInstallation};
 use rye_trust::Identity;
 use serde::Serialize;
 
-use super::verification::max_item_bytes;
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
 use crate::verbs::trust::check_not_damaged;
@@ -91,7 +90,7 @@ impl ApprovalCandidate {
         let context = VerifyContext {
             keys: &engine.workspace.keys,
             extractors: engine.workspace.spaces.extractors(),
-            limit: max_item_bytes(engine),
+            limit: engine.workspace.max_item_bytes(),
         };
         let target =
             VerifyTarget { origin: &self.origin, manifest, identities: &self.signers, scope: self.scope };

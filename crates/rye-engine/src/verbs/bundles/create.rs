@@ -18,7 +18,6 @@ use rye_trust::{Identity, SignOutcome};
 use serde::Serialize;
 
 use super::lockfile_pins;
-use super::verification::max_item_bytes;
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
 use crate::verbs::sign;
@@ -126,7 +125,7 @@ pub fn stage(engine: &Engine, request: &CreateRequest) -> Result<BundleBuild> {
         space: &Space::Project,
         keys: &engine.workspace.keys,
         extractors: engine.workspace.spaces.extractors(),
-        limit: max_item_bytes(engine),
+        limit: engine.workspace.max_item_bytes(),
     };
     let mut collected = bundle::collect(source, &spec);
     let mut signed = Vec::new();

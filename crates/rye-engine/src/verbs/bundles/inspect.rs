@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use super::LocatedBundle;
 use super::find::find_by_id;
-use super::verification::{self, BundleVerification, max_item_bytes};
+use super::verification::{self, BundleVerification};
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
 
@@ -88,7 +88,7 @@ fn read_files(engine: &Engine, found: &LocatedBundle) -> Vec<BundleFile> {
     let context = VerifyContext {
         keys: &engine.workspace.keys,
         extractors: engine.workspace.spaces.extractors(),
-        limit: max_item_bytes(engine),
+        limit: engine.workspace.max_item_bytes(),
     };
     contents::read_all(found.verify_target(), context)
 }

@@ -12,7 +12,6 @@ use rye_space::bundle::{self, Bundle, BundleTrust, ConfiguredBundle};
 use rye_space::{AI_FOLDER, Roots, Spaces};
 use rye_trust::Identity;
 
-use super::verification::max_item_bytes;
 use crate::engine::{Engine, EngineOptions, WallClock};
 use crate::error::{Code, Error, Result};
 use crate::lockfiles;
@@ -106,6 +105,6 @@ fn engine_with_bundle(
     let others = workspace.spaces.bundles().iter().filter(|known| known.id != *id).cloned();
     let bundles = others.chain([bundle.clone()]).collect();
     let extractors = Arc::clone(workspace.spaces.extractors());
-    workspace.spaces = Spaces::new(&roots, bundles, extractors, max_item_bytes(engine));
+    workspace.spaces = Spaces::new(&roots, bundles, extractors, engine.workspace.max_item_bytes());
     Ok((isolated, bundle))
 }

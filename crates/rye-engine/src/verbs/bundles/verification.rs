@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use rye_bundle::verify::{self, BundleReport, VerifyContext, VerifyFileProgress};
 use rye_item::Space;
 use serde::Serialize;
-use serde_json::Value;
 
 use super::LocatedBundle;
 use crate::engine::Engine;
@@ -96,7 +95,7 @@ pub fn verify(
     let context = VerifyContext {
         keys: &workspace.keys,
         extractors: workspace.spaces.extractors(),
-        limit: max_item_bytes(engine),
+        limit: engine.workspace.max_item_bytes(),
     };
     let report = verify::verify(found.verify_target(), context, progress);
     let is_sealed = matches!(found.origin, rye_space::bundle::BundleOrigin::Embedded(_));
@@ -116,9 +115,4 @@ pub fn verify(
         path: found.display_path(),
         space: found.space.clone(),
     }
-}
-
-/// The largest file that is read.
-pub(super) fn max_item_bytes(engine: &Engine) -> u64 {
-    engine.workspace.settings.get("items.max_bytes").and_then(Value::as_u64).unwrap_or(8 << 20)
 }

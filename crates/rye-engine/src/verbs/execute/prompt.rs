@@ -23,9 +23,7 @@ pub(super) fn admit_instructions(
 ) -> Result<Arc<Admitted<ItemFile>>> {
     let located = engine.locate(item, source)?;
     let admitted = engine.admit_cached(located)?;
-    let allows_partial =
-        engine.workspace.settings.get("integrity.partial_coverage").and_then(Value::as_str) == Some("allow");
-    if !admitted.is_forgiven() && !admitted.is_fully_covered() && !allows_partial {
+    if !admitted.is_forgiven() && !admitted.is_fully_covered() && !engine.allows_partial_coverage() {
         let uncovered: Vec<Value> =
             admitted.report().uncovered.iter().map(|range| json!([range.start, range.end])).collect();
         return Err(Error::new(Code::Partial, format!("{item} is only partly covered by its signature"))
