@@ -2,7 +2,7 @@
 
 use rye_item::timestamp::iso_timestamp;
 use rye_store::{
-    BudgetCaps, Claim, CreateOutcome, NewThread, SpawnCap, ThreadChange, ThreadStoreError, journal_genesis,
+    BudgetCaps, Claim, CreateOutcome, NewThread, ThreadChange, ThreadStoreError, journal_genesis,
 };
 use rye_thread::status::ThreadStatus;
 use rye_thread::thread_id::ThreadId;
@@ -106,24 +106,8 @@ impl NewThreadContext {
 
     fn check_caps(&self, new: &NewThread) -> Result<Option<CreateOutcome>, DbError> {
         let Some(parent) = &self.parent else { return Ok(None) };
-        let refused = |cap: SpawnCap, max: u64, count: u64| Some(CreateOutcome::Refused { cap, max, count });
-        let caps = &new.caps;
-        let (spawn_count, depth) = (to_number(parent.spawn_count)?, to_number(parent.depth)?);
-        if let Some(max) = caps.spawns.filter(|max| spawn_count >= *max) {
-            return Ok(refused(SpawnCap::Spawns, max, spawn_count));
-        }
-        if caps.depth == Some(0) {
-            return Ok(refused(SpawnCap::Depth, depth, depth));
-        }
-        let placed = self.children.0;
-        if let Some(max) = caps.concurrent_children.filter(|max| !caps.queues_children && placed >= *max) {
-            return Ok(refused(SpawnCap::ConcurrentChildren, max, placed));
-        }
-        let is_queued = caps.queues_children && self.is_full(new);
-        if let Some(max) = caps.total_threads.filter(|max| !is_queued && self.tree >= *max) {
-            return Ok(refused(SpawnCap::TotalThreads, max, self.tree));
-        }
-        Ok(None)
+        let (spawned, depth) = (to_number(parent.spawn_count)?, to_number(parent.depth)?);
+        new.caps.first_refused(spawned, depth, || Ok(self.children), || Ok(self.tree))
     }
 }
 

@@ -8,7 +8,7 @@ use super::writer::WriteTx;
 use super::{DbError, chain, ledger, row_seal, waits};
 use rye_item::timestamp::iso_timestamp;
 use rye_store::ThreadStoreError;
-use rye_store::{BudgetCaps, Claim, CreateOutcome, NewThread, SpawnCap, ThreadChange};
+use rye_store::{BudgetCaps, Claim, CreateOutcome, NewThread, ThreadChange};
 use rye_thread::status::ThreadStatus;
 use rye_thread::thread_id::ThreadId;
 
@@ -95,33 +95,9 @@ fn check_caps(
     new: &NewThread,
     parent: &ParentRow,
 ) -> Result<Option<CreateOutcome>, DbError> {
-    let caps = &new.caps;
-    if let Some(max) = caps.spawns
-        && parent.spawn_count >= max
-    {
-        return Ok(Some(CreateOutcome::Refused { cap: SpawnCap::Spawns, max, count: parent.spawn_count }));
-    }
-    if caps.depth == Some(0) {
-        return Ok(Some(CreateOutcome::Refused {
-            cap: SpawnCap::Depth,
-            max: parent.depth,
-            count: parent.depth,
-        }));
-    }
-    if let Some(max) = caps.concurrent_children.filter(|_| !caps.queues_children) {
-        let (count, _) = waits::count_children(tx, parent.row)?;
-        if count >= max {
-            return Ok(Some(CreateOutcome::Refused { cap: SpawnCap::ConcurrentChildren, max, count }));
-        }
-    }
-    let is_queued = caps.queues_children && is_full(tx, new, parent)?;
-    if let Some(max) = caps.total_threads.filter(|_| !is_queued) {
-        let count = waits::count_tree(tx, parent.root)?;
-        if count >= max {
-            return Ok(Some(CreateOutcome::Refused { cap: SpawnCap::TotalThreads, max, count }));
-        }
-    }
-    Ok(None)
+    let children = || waits::count_children(tx, parent.row);
+    let tree = || waits::count_tree(tx, parent.root);
+    new.caps.first_refused(parent.spawn_count, parent.depth, children, tree)
 }
 
 /// Whether the parent has as many children at work, or waiting for a place, as may be at work.

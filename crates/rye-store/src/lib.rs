@@ -20,6 +20,7 @@ mod memory;
 mod owner;
 mod prune;
 mod records;
+mod spawn_caps;
 mod store;
 mod transfer;
 mod waits;
@@ -41,12 +42,13 @@ pub use prune::{FolderDisposal, PruneOptions, PruneReport, PruneRow, TreeGroup, 
 pub use records::{
     Approval, ApprovalDecision, ApprovalRecord, BudgetCaps, CancelRequest, ChangedThreads, Charge,
     ChargeScope, Claim, ClaimOutcome, CommitOutcome, CreateOutcome, JournalRecord, LedgerRow, LedgerRules,
-    MAX_CANCEL_REQUEST_AGE_MS, NewThread, OpenApprovals, Reservation, ReserveRequest, Settlement, SpawnCap,
-    SpawnCaps, StatusChange, ThreadChange, ThreadCommit, ThreadFilter, ThreadRow, TranscriptHead, TreeTotals,
+    MAX_CANCEL_REQUEST_AGE_MS, NewThread, OpenApprovals, Reservation, ReserveRequest, Settlement,
+    StatusChange, ThreadChange, ThreadCommit, ThreadFilter, ThreadRow, TranscriptHead, TreeTotals,
 };
 pub use rye_thread::cost::Attribution;
 pub use rye_thread::machine::{BudgetRefusal, BudgetResource};
 pub use rye_thread::rolling::{BudgetPeriod, BudgetScope, RollingBudget, RollingRefusal, RollingUsage};
+pub use spawn_caps::{SpawnCap, SpawnCaps};
 pub use store::{StoreFuture, ThreadStore};
 pub use transfer::{ThreadProgress, ThreadTransfer, TransferHead, TransferValue, same_progress};
 pub use waits::{WAIT_LEASE_MS, WAIT_RENEWAL_MS, WaitKind};

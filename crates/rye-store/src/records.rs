@@ -11,7 +11,7 @@ use rye_thread::rolling::RollingBudget;
 use rye_thread::status::{SuspendReason, ThreadStatus};
 use rye_thread::thread_id::ThreadId;
 
-use crate::{Owner, TranscriptPart, WaitKind};
+use crate::{Owner, SpawnCap, SpawnCaps, TranscriptPart, WaitKind};
 
 /// A thread that is about to be.
 #[derive(Clone, Debug)]
@@ -52,47 +52,6 @@ pub struct NewThread {
     pub submission: Option<Digest>,
     /// Now.
     pub at_ms: u64,
-}
-
-/// How many threads there may be; `None` is any number.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SpawnCaps {
-    /// Children the parent may start, over its whole life.
-    pub spawns: Option<u64>,
-    /// Levels of threads below the parent.
-    pub depth: Option<u64>,
-    /// Children of the parent that have not ended.
-    pub concurrent_children: Option<u64>,
-    /// Threads of the whole tree that have not ended.
-    pub total_threads: Option<u64>,
-    /// Whether a child beyond `concurrent_children` waits for its place; else it is refused.
-    pub queues_children: bool,
-}
-
-/// One of [`SpawnCaps`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SpawnCap {
-    /// Children over the parent's life.
-    Spawns,
-    /// Levels.
-    Depth,
-    /// Children that have not ended.
-    ConcurrentChildren,
-    /// Threads of the tree that have not ended.
-    TotalThreads,
-}
-
-impl SpawnCap {
-    /// As settings name it.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Spawns => "spawns",
-            Self::Depth => "depth",
-            Self::ConcurrentChildren => "max_concurrent_children",
-            Self::TotalThreads => "max_total_threads",
-        }
-    }
 }
 
 /// What came of a new thread.

@@ -1,6 +1,7 @@
 //! A new thread, and one step of a thread. Each is checked as a whole before anything of it is kept.
 
 use std::collections::BTreeSet;
+use std::convert::Infallible;
 
 use rye_item::timestamp::iso_timestamp;
 use rye_thread::cost::Cost;
@@ -11,8 +12,7 @@ use super::ledger::{self, LedgerDraft};
 use super::{MemoryTables, MemoryThread, cluster};
 use crate::{
     Approval, ApprovalRecord, BudgetCaps, Claim, CommitOutcome, CreateOutcome, JournalRecord, LedgerRules,
-    MAX_RECORD_BYTES, NewThread, SpawnCap, StatusChange, ThreadChange, ThreadCommit, ThreadRow,
-    ThreadStoreError,
+    MAX_RECORD_BYTES, NewThread, StatusChange, ThreadChange, ThreadCommit, ThreadRow, ThreadStoreError,
 };
 
 /// Makes a thread, or says which cap is reached.
@@ -119,29 +119,14 @@ fn new_row(new: &NewThread, depth: u64, is_detached: bool, chain_root_id: Option
 }
 
 fn check_caps(tables: &MemoryTables, new: &NewThread, parent: &MemoryThread) -> Option<CreateOutcome> {
-    let caps = &new.caps;
-    let refused = |cap, max, count| Some(CreateOutcome::Refused { cap, max, count });
-    if let Some(max) = caps.spawns.filter(|max| parent.row.spawn_count >= *max) {
-        return refused(SpawnCap::Spawns, max, parent.row.spawn_count);
-    }
-    if caps.depth == Some(0) {
-        return refused(SpawnCap::Depth, parent.row.depth, parent.row.depth);
-    }
-    if let Some(max) = caps.concurrent_children.filter(|_| !caps.queues_children) {
-        let count = tables.count_children_at_work(tables.number(&parent.row.id).ok());
-        if count >= max {
-            return refused(SpawnCap::ConcurrentChildren, max, count);
-        }
-    }
-    let is_queued = caps.queues_children
-        && tables.number(&parent.row.id).is_ok_and(|number| is_full(tables, new, number));
-    if let Some(max) = caps.total_threads.filter(|_| !is_queued) {
-        let count = tables.count_placed(&|thread| thread.root == parent.root);
-        if count >= max {
-            return refused(SpawnCap::TotalThreads, max, count);
-        }
-    }
-    None
+    let number = tables.number(&parent.row.id).ok();
+    let children = || {
+        let queued = number.map_or(0, |number| tables.count_queued(number, None));
+        Ok::<_, Infallible>((tables.count_children_at_work(number), queued))
+    };
+    let tree = || Ok(tables.count_placed(&|thread| thread.root == parent.root));
+    let Ok(refused) = new.caps.first_refused(parent.row.spawn_count, parent.row.depth, children, tree);
+    refused
 }
 
 /// Whether the parent has as many children at work, or waiting for a place, as may be at work.
