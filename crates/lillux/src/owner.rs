@@ -68,16 +68,30 @@ fn read(path: &str) -> Option<String> {
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// When a process was started, in ticks since the system was. `None` when it is gone, or has ended and is not waited for yet: it
-/// does nothing any more.
+/// What the system says of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProcessStat {
+    /// When it was started, in ticks since the system was.
+    pub started: u64,
+    /// Whether it has ended and is not waited for yet: it does nothing any more.
+    pub has_ended: bool,
+}
+
+/// When a process was started, in ticks since the system was. `None` when it is gone, or has ended and is not waited for yet.
 #[must_use]
 pub fn process_start(pid: u32) -> Option<u64> {
+    process_stat(pid).filter(|stat| !stat.has_ended).map(|stat| stat.started)
+}
+
+/// What the system says of a process; `None` when it is gone, or when the system does not say.
+#[must_use]
+pub fn process_stat(pid: u32) -> Option<ProcessStat> {
     let text = read(&format!("/proc/{pid}/stat"))?;
     // The name of the program may hold anything, parentheses included.
     let mut fields = text.rsplit_once(')')?.1.split_ascii_whitespace();
     // The state is field 3, the start field 22.
-    let is_running = !matches!(fields.next()?, "Z" | "X");
-    fields.nth(18)?.parse().ok().filter(|_| is_running)
+    let has_ended = matches!(fields.next()?, "Z" | "X");
+    Some(ProcessStat { started: fields.nth(18)?.parse().ok()?, has_ended })
 }
 
 fn is_full_uid_map(map: &str) -> bool {

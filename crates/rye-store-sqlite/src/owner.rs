@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use lillux::owner::process_stat;
 use rustix::process::{Pid, test_kill_process};
 use rye_store::{Liveness, Owner, OwnerProbe};
 
@@ -14,8 +15,12 @@ impl OwnerProbe for SystemProbe {
         let Some(pid) = i32::try_from(owner.pid).ok().and_then(Pid::from_raw) else {
             return false;
         };
-        let is_another =
-            || owner.pid_start != 0 && process_start(owner.pid).is_some_and(|start| start != owner.pid_start);
+        // Where the system does not say when it was started, it is taken to run.
+        let is_another = || {
+            owner.pid_start != 0
+                && process_stat(owner.pid)
+                    .is_some_and(|stat| stat.has_ended || stat.started != owner.pid_start)
+        };
         match test_kill_process(pid) {
             Err(rustix::io::Errno::SRCH) => false,
             // Refused means that a process has the number; its start tells which.
@@ -30,7 +35,7 @@ pub fn current_owner() -> Owner {
     let pid = std::process::id();
     Owner {
         pid,
-        pid_start: process_start(pid).unwrap_or(0),
+        pid_start: process_stat(pid).map_or(0, |stat| stat.started),
         boot_id: boot_id(),
         host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
     }
@@ -47,20 +52,6 @@ fn boot_id() -> String {
     let read = lillux::file::read_bounded(Path::new("/proc/sys/kernel/random/boot_id"), 256);
     let bytes = read.map(|(bytes, _)| bytes).unwrap_or_default();
     String::from_utf8(bytes).unwrap_or_default().trim().to_owned()
-}
-
-/// When a process started; `None` when the system does not say. One that has ended and is not yet waited for counts as
-/// started at another time: it does nothing any more.
-fn process_start(pid: u32) -> Option<u64> {
-    let (bytes, _) = lillux::file::read_bounded(Path::new(&format!("/proc/{pid}/stat")), 4096).ok()?;
-    let text = String::from_utf8_lossy(&bytes);
-    // The name may hold anything, blanks and brackets too; it ends at the last bracket.
-    let (_, rest) = text.rsplit_once(')')?;
-    let mut fields = rest.split_ascii_whitespace();
-    let state = fields.next()?;
-    // The state is field 3, the start field 22.
-    let start = fields.nth(18)?.parse().ok()?;
-    Some(if matches!(state, "Z" | "X") { u64::MAX } else { start })
 }
 
 #[cfg(test)]
@@ -89,7 +80,8 @@ mod tests {
             &Owner { host: "elsewhere".to_owned(), pid: i32::MAX as u32, ..this.clone() },
             &this
         ));
-        let first = Owner { pid: 1, pid_start: process_start(1).unwrap_or(0), ..this.clone() };
+        let first =
+            Owner { pid: 1, pid_start: process_stat(1).map_or(0, |stat| stat.started), ..this.clone() };
         assert!(!is_owner_gone(&first, &this), "the first process, which is not ours to end, lives");
     }
 }
