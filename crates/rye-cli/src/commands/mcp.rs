@@ -21,19 +21,7 @@ pub fn run(global: &GlobalArguments, arguments: &McpArguments) -> CommandResult 
     }
     // No engine yet: a client waits for the first answer, and most requests name their own project anyway.
     let settings = Settings::read(global)?;
-    let setup = ServerSetup {
-        roots: settings.roots.clone(),
-        host: HostEnvironment {
-            launcher: settings.launcher.clone().with_pool(),
-            temporary_folders: TempDirPool::with_capacity(2),
-            ..settings.host()
-        },
-        clock: settings::system_clock,
-        version: env!("CARGO_PKG_VERSION"),
-        callback: None,
-        expose: arguments.expose.clone(),
-        daemon_command: background::daemon_command(&settings),
-    };
+    let setup = ServerSetup { expose: arguments.expose.clone(), ..server_setup(&settings) };
     let stop = ShutdownHandle::new();
     settings::on_termination_signals({
         let stop = stop.clone();
@@ -64,6 +52,23 @@ pub fn run(global: &GlobalArguments, arguments: &McpArguments) -> CommandResult 
             })?;
             printed
         }
+    }
+}
+
+/// What a server needs that stays: launchers and temporary folders are made in advance.
+pub fn server_setup(settings: &Settings) -> ServerSetup {
+    ServerSetup {
+        roots: settings.roots.clone(),
+        host: HostEnvironment {
+            launcher: settings.launcher.clone().with_pool(),
+            temporary_folders: TempDirPool::with_capacity(2),
+            ..settings.host()
+        },
+        clock: settings::system_clock,
+        version: env!("CARGO_PKG_VERSION"),
+        callback: None,
+        expose: Vec::new(),
+        daemon_command: background::daemon_command(settings),
     }
 }
 

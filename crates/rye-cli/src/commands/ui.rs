@@ -3,12 +3,10 @@
 use std::io::BufRead as _;
 use std::time::Duration;
 
-use lillux::file::TempDirPool;
-use rye_engine::HostEnvironment;
-use rye_server::{HttpOptions, ServerSetup, ShutdownHandle, UiEndpoint, UiOptions};
+use rye_server::{HttpOptions, ShutdownHandle, UiEndpoint, UiOptions};
 use serde_json::json;
 
-use super::{CommandResult, background};
+use super::{CommandResult, mcp};
 use crate::arguments::UiArguments;
 use crate::global::GlobalArguments;
 use crate::output::{self, DIM, HEADING, Output, WARNING, paint};
@@ -17,19 +15,7 @@ use crate::settings::{self, Settings};
 /// `rye ui`
 pub fn run(global: &GlobalArguments, arguments: &UiArguments) -> CommandResult {
     let settings = Settings::read(global)?;
-    let setup = ServerSetup {
-        roots: settings.roots.clone(),
-        host: HostEnvironment {
-            launcher: settings.launcher.clone().with_pool(),
-            temporary_folders: TempDirPool::with_capacity(2),
-            ..settings.host()
-        },
-        clock: settings::system_clock,
-        version: env!("CARGO_PKG_VERSION"),
-        callback: None,
-        expose: Vec::new(),
-        daemon_command: background::daemon_command(&settings),
-    };
+    let setup = mcp::server_setup(&settings);
     let options = UiOptions {
         http: HttpOptions {
             address: arguments.behind_tls.clone().unwrap_or_else(|| format!("127.0.0.1:{}", arguments.port)),
