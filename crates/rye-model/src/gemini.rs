@@ -7,7 +7,7 @@ use url::Url;
 use crate::files::{FileBlock, file_blocks};
 use crate::json_ref::JsonRef;
 use crate::protocol::{BodyOptions, SettingBounds, WireProtocol, reasoning_tokens, replay_entries};
-use crate::response_builder::{ResponseBuilder, ResponseParseError, ResponseParser, api_error, parse_json};
+use crate::response_builder::{ResponseBuilder, ResponseParseError, ResponseParser, api_error};
 use crate::{ChatMessage, FinishReason, ModelRequest, ToolCall, Usage};
 
 const PROTOCOL: &str = "gemini";
@@ -151,14 +151,6 @@ pub(crate) struct GeminiParser {
 }
 
 impl ResponseParser for GeminiParser {
-    fn parse_event(
-        &mut self,
-        data: &str,
-        response: &mut ResponseBuilder<'_>,
-    ) -> Result<(), ResponseParseError> {
-        self.parse_response(&parse_json(data)?, response)
-    }
-
     fn parse_response(
         &mut self,
         body: &JsonRef<'_>,

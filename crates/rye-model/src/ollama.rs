@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use crate::files::{FileBlock, file_blocks};
 use crate::json_ref::JsonRef;
 use crate::protocol::{BodyOptions, SettingBounds, WireProtocol};
-use crate::response_builder::{ResponseBuilder, ResponseParseError, ResponseParser, api_error, parse_json};
+use crate::response_builder::{ResponseBuilder, ResponseParseError, ResponseParser, api_error};
 use crate::sse::Framing;
 use crate::{ChatMessage, FilePart, FinishReason, ModelRequest, ToolCall};
 
@@ -124,14 +124,6 @@ impl ResponseParser for OllamaParser {
     /// A prompt that is cached is not counted.
     fn counts_both_sides(&self) -> bool {
         false
-    }
-
-    fn parse_event(
-        &mut self,
-        data: &str,
-        response: &mut ResponseBuilder<'_>,
-    ) -> Result<(), ResponseParseError> {
-        self.parse_response(&parse_json(data)?, response)
     }
 
     fn parse_response(

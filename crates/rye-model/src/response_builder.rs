@@ -45,12 +45,14 @@ pub(crate) struct ApiError {
 
 /// Reads one protocol's answers.
 pub(crate) trait ResponseParser: Send {
-    /// Takes one event of a stream.
+    /// Takes one event of a stream: unless the protocol says otherwise, a piece of the answer in the answer's own form.
     fn parse_event(
         &mut self,
         data: &str,
         response: &mut ResponseBuilder<'_>,
-    ) -> Result<(), ResponseParseError>;
+    ) -> Result<(), ResponseParseError> {
+        self.parse_response(&parse_json(data)?, response)
+    }
 
     /// Takes an answer that came in one piece.
     fn parse_response(
