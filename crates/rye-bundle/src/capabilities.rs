@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use lillux::Digest;
 use rye_item::ItemType;
+use rye_item::parse::directive::HOOK_KEYS;
 use rye_item::text::{one_line, reveal_hidden};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -27,8 +28,6 @@ const PROSE_FIELDS: [&str; 9] = [
     "category",
     "__category__",
 ];
-/// Keys of config that hold hooks.
-pub(crate) const HOOK_LISTS: [&str; 4] = ["hooks", "builtin_hooks", "context_hooks", "infra_hooks"];
 
 /// Something that is asked for, and the items that ask for it.
 pub type CapabilityRequests = BTreeMap<String, BTreeSet<String>>;
@@ -74,7 +73,7 @@ impl BundleCapabilities {
                 ItemType::Directive => all.add_directive(file, &name),
                 ItemType::Tool => all.add_tool(file, &name),
                 ItemType::Config => {
-                    let hooks = HOOK_LISTS.iter().flat_map(|key| list_items(file.raw.get(*key)));
+                    let hooks = HOOK_KEYS.iter().flat_map(|key| list_items(file.raw.get(*key)));
                     hooks.for_each(|hook| add_request(&mut all.hooks, &describe_hook(hook), &name));
                 }
                 ItemType::Knowledge => {}

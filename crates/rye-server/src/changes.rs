@@ -113,8 +113,7 @@ fn take_snapshot(engine: &Engine) -> CatalogSnapshot {
     let spaces = &engine.workspace.spaces;
     let mut snapshot = CatalogSnapshot::new();
     for space in spaces.order() {
-        for entry in spaces.scan(&space, &[ItemType::Tool, ItemType::Directive, ItemType::Knowledge]).entries
-        {
+        for entry in spaces.scan(&space, &ItemType::SEARCHABLE).entries {
             let key = (entry.item.item_type, entry.item.id);
             snapshot.entry(key).or_default().push((space.clone(), entry.stamp));
         }

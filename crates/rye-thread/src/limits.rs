@@ -3,6 +3,7 @@
 //! Resolution: defaults of `resilience.yaml`, then the directive's `<limits>`, then the caller's overrides, then capped by
 //! the parent. A limit that is absent is none: `null` says so.
 
+pub use rye_item::parse::directive::LIMIT_NAMES;
 use rye_item::timestamp::iso_timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -10,9 +11,6 @@ use serde_json::{Map, Value, json};
 use crate::cost::Cost;
 use crate::money::Nanos;
 use crate::rolling::RollingRefusal;
-
-/// The names of limits, as files and people write them.
-pub const LIMIT_NAMES: [&str; 6] = ["turns", "tokens", "spend", "spawns", "depth", "duration_seconds"];
 
 /// What limits look like, for those that cannot be read.
 pub const LIMIT_EXAMPLES: &str = "limits are whole numbers, spend an amount of dollars, such as turns=5, spend=0.25 or duration_seconds=600";
@@ -314,7 +312,7 @@ fn parse_whole(value: &Value) -> Option<u64> {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::ThreadLimits;
+    use super::{LIMIT_NAMES, ThreadLimits};
     use crate::cost::Cost;
     use crate::money::Nanos;
 
@@ -333,6 +331,14 @@ mod tests {
             base.with_overrides(invalid.as_object().expect("an object")).expect_err("refused").to_string();
         for part in ["unknown limit `turn`", "tokens -1", "spend \"much\"", "only USD"] {
             assert!(message.contains(part), "{message}");
+        }
+    }
+
+    #[test]
+    fn every_limit_name_can_be_set() {
+        for name in LIMIT_NAMES {
+            let value = limits(&json!({name: 3})).to_value();
+            assert_eq!(value[name].as_f64(), Some(3.0), "{name}");
         }
     }
 

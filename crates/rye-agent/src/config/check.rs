@@ -13,6 +13,7 @@ use rye_item::condition::Condition;
 use rye_item::{SourcePosition, yaml};
 use rye_space::schema::{ConfigSchema, is_description_key};
 use rye_thread::config::ConfigDiagnostic;
+use rye_thread::config::hooks::HOOK_LISTS;
 use serde_json::{Map, Value, json};
 
 use super::config_error;
@@ -78,7 +79,7 @@ pub(super) fn check_file(
     match name {
         "error_classification" => check_conditions(&settings, "patterns", "match", &mut findings),
         "hook_conditions" => {
-            for list in ["builtin_hooks", "context_hooks", "infra_hooks"] {
+            for (list, _, _) in HOOK_LISTS {
                 check_conditions(&settings, list, "condition", &mut findings);
             }
         }

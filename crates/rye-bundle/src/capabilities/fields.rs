@@ -2,9 +2,10 @@
 //! under a word of its own; every other field is shown, those of later versions included.
 
 use rye_item::ItemType;
+use rye_item::parse::directive::HOOK_KEYS;
 use serde_json::{Map, Value};
 
-use super::{HOOK_LISTS, flatten_rules};
+use super::flatten_rules;
 use crate::contents::BundleFile;
 use crate::object;
 
@@ -128,7 +129,7 @@ pub(super) fn remarkable(file: &BundleFile, item_type: ItemType) -> Vec<String> 
                 ItemType::Tool => TOOL.contains(&key),
                 ItemType::Directive => DIRECTIVE.contains(&key) || DIRECTIVE_SHOWN.contains(&key),
                 ItemType::Knowledge => KNOWLEDGE.contains(&key),
-                ItemType::Config => HOOK_LISTS.contains(&key),
+                ItemType::Config => HOOK_KEYS.contains(&key),
             }
     };
     all.retain(|key, _| !is_harmless(key));

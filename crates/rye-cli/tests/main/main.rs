@@ -85,6 +85,7 @@ mod run_folders;
 mod schedules;
 mod search_questions;
 mod shared_store_settings;
+mod shipped_lists;
 mod sign_checks;
 mod sign_consent;
 mod spaces;

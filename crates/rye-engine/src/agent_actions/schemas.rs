@@ -1,6 +1,6 @@
 //! What agents see of the five primary tools: names, descriptions for a model, schemas.
 
-use rye_item::PrimaryAction;
+use rye_item::{ItemType, PrimaryAction};
 use serde_json::{Map, Value, json};
 
 /// A primary tool as an agent sees it.
@@ -63,7 +63,7 @@ fn tool_schema(
 }
 
 fn item_type_schema() -> Value {
-    json!({"type": "string", "enum": ["directive", "tool", "knowledge"]})
+    json!({"type": "string", "enum": ItemType::SEARCHABLE})
 }
 
 fn item_id_schema(description: &str) -> Value {

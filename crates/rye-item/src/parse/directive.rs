@@ -20,7 +20,8 @@ use crate::inputs;
 use crate::parse::fence::locator::Locator;
 use crate::parse::fence::{self, Fence, FenceError};
 use crate::space::PrimaryAction;
-pub use hooks::HOOK_EVENTS;
+pub use hooks::{HOOK_EVENTS, HOOK_KEYS};
+pub use metadata::LIMIT_NAMES;
 use xml::{elements, leading_text, tag};
 
 /// Problems and warnings kept of one text, each: enough to repair it, few enough to read.

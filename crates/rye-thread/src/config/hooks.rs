@@ -50,3 +50,17 @@ pub fn parse_hooks(conditions: &Value, own: &Value) -> Result<Vec<Hook>, String>
     }
     if errors.is_empty() { Ok(hooks) } else { Err(errors.join("; ")) }
 }
+
+#[cfg(test)]
+mod tests {
+    use rye_item::parse::directive::HOOK_KEYS;
+
+    use super::*;
+
+    #[test]
+    fn hook_lists_are_the_keys_of_items() {
+        let lists: Vec<&str> =
+            std::iter::once("hooks").chain(HOOK_LISTS.iter().map(|(list, ..)| *list)).collect();
+        assert_eq!(lists, HOOK_KEYS);
+    }
+}

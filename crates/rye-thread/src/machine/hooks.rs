@@ -19,7 +19,7 @@ use crate::config::Criticality;
 use crate::core_event::{CoreEvent, is_core_event};
 use crate::cost::Cost;
 use crate::envelope::ResultEnvelope;
-use crate::hooks::{ContextPosition, HookKind};
+use crate::hooks::{ContextPosition, HOOK_EVENTS, HookKind};
 use crate::limits::LimitReached;
 use crate::money::Nanos;
 use crate::status::SuspendReason;
@@ -137,6 +137,7 @@ impl ThreadState {
         context: Value,
         continuation: HookContinuation,
     ) -> Vec<Effect> {
+        debug_assert!(HOOK_EVENTS.contains(&event), "{event}");
         let shared = &self.spec.template;
         let mut queue: Vec<QueuedAction> = Vec::new();
         for (hook, actions) in shared.hooks.matching(event, context) {

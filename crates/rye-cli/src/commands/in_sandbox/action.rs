@@ -1,5 +1,6 @@
 //! What a command line asks for, as an action that a thread can be asked for.
 
+use rye_agent::definitions::ORCHESTRATOR;
 use rye_engine::{Code, Error, Result};
 use rye_item::{ItemRef, ItemType};
 use serde_json::{Map, Value, json};
@@ -10,9 +11,6 @@ use crate::arguments::{
 };
 use crate::commands::threads::control;
 use crate::commands::{execute, items, parse_item_ref};
-
-/// The tool that looks at and steers threads.
-const ORCHESTRATOR: &str = "rye/agent/threads/orchestrator";
 
 /// The action; nothing for `mcp`, which asks for one after the other.
 ///

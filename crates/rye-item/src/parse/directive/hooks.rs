@@ -29,6 +29,9 @@ pub const HOOK_EVENTS: [&str; 14] = [
     "after_model",
 ];
 
+/// The keys of config files that hold hooks: of `hooks.yaml`, then of `hook_conditions.yaml`.
+pub const HOOK_KEYS: [&str; 4] = ["hooks", "builtin_hooks", "context_hooks", "infra_hooks"];
+
 /// The attributes of a hook; each may be a tag inside it as well.
 const HOOK_ATTRIBUTES: [&str; 6] = ["id", "event", "position", "wrap", "description", "layer"];
 

@@ -10,9 +10,11 @@ use super::{DirectiveReader, attributes};
 use crate::checkout::CheckoutRequest;
 use crate::diagnostic::SourcePosition;
 
-/// The limits a directive may set.
-const DIRECTIVE_LIMIT_NAMES: [&str; 7] =
-    ["turns", "tokens", "spend", "spend_currency", "spawns", "depth", "duration_seconds"];
+/// The names of limits, as files and people write them.
+pub const LIMIT_NAMES: [&str; 6] = ["turns", "tokens", "spend", "spawns", "depth", "duration_seconds"];
+
+/// What stands beside the limits: the currency of `spend`.
+const CURRENCY: &str = "spend_currency";
 
 /// Limits that count things: a fraction has no meaning there.
 const COUNT_LIMITS: [&str; 4] = ["turns", "tokens", "spawns", "depth"];
@@ -127,9 +129,9 @@ impl DirectiveReader<'_> {
         position: SourcePosition,
     ) -> Option<(&'n str, Value)> {
         let plain = name.strip_prefix("max_").unwrap_or(name);
-        if !DIRECTIVE_LIMIT_NAMES.contains(&plain) {
-            let message =
-                format!("Unknown limit `{name}`. Known limits: {}", DIRECTIVE_LIMIT_NAMES.join(", "));
+        if !LIMIT_NAMES.contains(&plain) && plain != CURRENCY {
+            let known = LIMIT_NAMES.join(", ");
+            let message = format!("Unknown limit `{name}`. Known limits: {known}, {CURRENCY}");
             self.push_problem_at(position, "limits", message);
             return None;
         }
@@ -137,7 +139,7 @@ impl DirectiveReader<'_> {
             let message = format!("Limit `{name}` is read as `{plain}`: limits have no `max_` prefix");
             self.push_warning_at(position, "limits", message);
         }
-        if plain == "spend_currency" {
+        if plain == CURRENCY {
             return Some((plain, Value::String(text)));
         }
         let Some(number) = parse_number(&text) else {

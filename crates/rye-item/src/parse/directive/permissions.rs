@@ -5,10 +5,8 @@ use serde_json::{Value, json};
 
 use super::DirectiveReader;
 use super::xml::{elements, leading_text, own_text, tag};
+use crate::id::ItemType;
 use crate::space::PrimaryAction;
-
-/// What may stand inside a grant.
-const ITEM_TAGS: [&str; 4] = ["config", "directive", "knowledge", "tool"];
 
 impl DirectiveReader<'_> {
     pub(super) fn read_permissions(&mut self, block: Node<'_, '_>) {
@@ -28,10 +26,11 @@ impl DirectiveReader<'_> {
                 "acknowledge" => risks.extend(self.parse_acknowledgement(node)),
                 name if name.parse::<PrimaryAction>().is_ok() => self.read_grant(node, &mut capabilities),
                 name => {
-                    let message = format!(
-                        "Unknown tag <{name}> inside <permissions>. Valid tags: acknowledge, execute, fetch, \
-                         load, search, sign"
-                    );
+                    let mut tags: Vec<&str> = PrimaryAction::ALL.map(PrimaryAction::as_str).into();
+                    tags.push("acknowledge");
+                    tags.sort_unstable();
+                    let tags = tags.join(", ");
+                    let message = format!("Unknown tag <{name}> inside <permissions>. Valid tags: {tags}");
                     self.push_problem(node, Some("permissions"), message);
                 }
             }
@@ -66,10 +65,12 @@ impl DirectiveReader<'_> {
             has_items = true;
             self.warn_attributes(item, &[]);
             let kind = tag(item);
-            if !ITEM_TAGS.contains(&kind) {
+            if kind.parse::<ItemType>().is_err() {
+                let mut tags = ItemType::ALL.map(ItemType::as_str);
+                tags.sort_unstable();
                 let message = format!(
                     "Unknown tag <{kind}> inside <{action}> matches no item. Valid tags: {}",
-                    ITEM_TAGS.join(", ")
+                    tags.join(", ")
                 );
                 self.push_warning(item, Some("permissions"), message);
             }

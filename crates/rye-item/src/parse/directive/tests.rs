@@ -160,7 +160,7 @@ fn limits_are_checked_and_old_names_translated() {
             "Limit `turns` is not a number: `x`",
             "Limit `tokens` is negative: `-1`",
             "Limit `spawns` is not a whole number: `1.5`",
-            "Unknown limit `speed`. Known limits: turns, tokens, spend, spend_currency, spawns, depth, duration_seconds",
+            "Unknown limit `speed`. Known limits: turns, tokens, spend, spawns, depth, duration_seconds, spend_currency",
             "Limit `spend` is not a number: `inf.`",
             "Limit `depth` is set twice",
         ]
