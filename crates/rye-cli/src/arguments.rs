@@ -6,15 +6,21 @@
 // `[TYPE]` in a help text is not a link.
 #![allow(rustdoc::broken_intra_doc_links)]
 
+mod config;
+mod doctor;
 mod import;
 mod install;
+mod installation;
+mod join;
 mod keys;
+mod list;
 mod lock;
 mod mcp;
+mod new;
 mod project_bundles;
 mod schedule;
-mod team;
-mod terminal;
+mod store;
+mod test;
 mod threads;
 mod ui;
 mod worker;
@@ -28,23 +34,29 @@ use rye_item::space::SpaceTier;
 use crate::completion;
 use crate::global::GlobalArguments;
 
+pub use config::ConfigCommand;
+pub use doctor::DoctorArguments;
 pub use import::{ExportArguments, ImportArguments};
 pub use install::{ConflictArguments, InstallArguments, RollbackArguments, UninstallArguments};
+pub use installation::InstallationCommand;
+pub use join::JoinArguments;
 pub use keys::KeysCommand;
+pub use list::ListItemsArguments;
 pub use lock::LockCommand;
-pub use mcp::{InstallationCommand, McpArguments, McpCommand};
+pub use mcp::{McpArguments, McpCommand};
+pub use new::{NewArguments, NewKind};
 pub use project_bundles::{
     AddArguments, OutdatedArguments, RemoveArguments, SyncArguments, SyncInstallArguments, UpgradeArguments,
 };
 pub use schedule::{AddScheduleArguments, ScheduleCommand};
-pub use team::JoinArguments;
-pub use terminal::{ConfigCommand, ListItemsArguments, NewArguments, NewKind, TestArguments};
+pub use store::{MigrateArguments, StoreCommand};
+pub use test::TestArguments;
 pub use threads::{
     AlwaysScope, AnswerArguments, ApproveArguments, CostBy, ForkArguments, ListArguments, PatchArguments,
     PruneArguments, ResumeArguments, RunArguments, ThreadCommand, WaitArguments,
 };
 pub use ui::{TopArguments, UiArguments};
-pub use worker::{DoctorArguments, MigrateArguments, StoreCommand, WorkerArguments};
+pub use worker::WorkerArguments;
 
 /// A signed, portable workspace for AI agents.
 #[derive(Debug, Parser)]

@@ -1,4 +1,4 @@
-//! `rye mcp` and `rye self`.
+//! `rye mcp`.
 
 use clap::{Args, Subcommand};
 use clap_complete::engine::ArgValueCompleter;
@@ -50,11 +50,4 @@ pub enum McpCommand {
     },
     /// Show the MCP clients found here, and whether rye is registered with them
     Status,
-}
-
-/// What `rye self` does.
-#[derive(Debug, Subcommand)]
-pub enum InstallationCommand {
-    /// Show the version, how rye was installed, and how to upgrade it
-    Version,
 }

@@ -1,6 +1,6 @@
-//! Arguments of `rye worker`, and of looking at the store it works with.
+//! `rye worker`.
 
-use clap::{Args, Subcommand};
+use clap::Args;
 
 // `rye worker`
 #[derive(Debug, Args)]
@@ -32,33 +32,4 @@ pub struct WorkerArguments {
     /// Serve /health and /metrics on this address of this computer, or this port
     #[arg(long, value_name = "ADDR")]
     pub status: Option<String>,
-}
-
-// `rye doctor`
-#[derive(Debug, Args)]
-pub struct DoctorArguments {
-    /// Only the store of threads that machines share: whether it can be used, and by whom
-    #[arg(long)]
-    pub store: bool,
-}
-
-// `rye store`
-#[derive(Debug, Subcommand)]
-pub enum StoreCommand {
-    /// Move the threads of this project to another store
-    #[command(
-        after_help = "rye store migrate --from local --to team     from the project's files to the store `team` of your settings\nrye store migrate --from team --to local     and back\n\nFinished trees are copied. Trees that can still be resumed are moved, so that only one store can resume them.\nRefused if a thread is running, or differs in the other store. Safe to run again after an interruption."
-    )]
-    Migrate(MigrateArguments),
-}
-
-// `rye store migrate`
-#[derive(Debug, Args)]
-pub struct MigrateArguments {
-    /// The store they are in: local, or a name in threads.stores of your settings
-    #[arg(long, value_name = "NAME")]
-    pub from: String,
-    /// The store they go to: local, or a name in threads.stores of your settings
-    #[arg(long, value_name = "NAME")]
-    pub to: String,
 }

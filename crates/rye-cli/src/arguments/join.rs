@@ -1,4 +1,4 @@
-//! Arguments of the commands for teams.
+//! `rye join`.
 
 use clap::Args;
 
