@@ -144,13 +144,22 @@ mod tests {
         builder.build(parser.as_mut())
     }
 
+    fn example_stream(protocol: ProviderProtocol) -> &'static str {
+        match protocol {
+            ProviderProtocol::Anthropic => ANTHROPIC,
+            ProviderProtocol::Openai => OPENAI,
+            ProviderProtocol::Gemini => GEMINI,
+            ProviderProtocol::Ollama => OLLAMA,
+            ProviderProtocol::Offline => "",
+        }
+    }
+
     proptest! {
         #[test]
         fn chunk_boundaries_do_not_matter(cuts in prop::collection::vec(0.0..1.0_f64, 0..40)) {
-            let streams =
-                [(ProviderProtocol::Anthropic, ANTHROPIC), (ProviderProtocol::Openai, OPENAI), (ProviderProtocol::Gemini, GEMINI), (ProviderProtocol::Ollama, OLLAMA)];
-            for (protocol, stream) in streams {
-                let wire = protocol.wire().expect("a wire protocol");
+            for protocol in ProviderProtocol::ALL {
+                let Some(wire) = protocol.wire() else { continue };
+                let stream = example_stream(protocol);
                 let bytes = stream.as_bytes();
                 let mut places: Vec<usize> = cuts.iter().map(|cut| (cut * bytes.len() as f64) as usize).collect();
                 places.extend([0, bytes.len()]);

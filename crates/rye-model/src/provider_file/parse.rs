@@ -228,7 +228,8 @@ fn parse_settings(
     let name = fields.get("protocol").and_then(Value::as_str);
     let protocol = ProviderProtocol::ALL.into_iter().find(|protocol| name == Some(protocol.as_str()));
     if protocol.is_none() {
-        problems.add("protocol", "must be anthropic, openai, gemini, ollama or offline");
+        let names = ProviderProtocol::ALL.map(ProviderProtocol::as_str).join(", ");
+        problems.add("protocol", &format!("must be one of {names}"));
     }
     let url = match fields.get("url") {
         Some(url) => problems.text("url", url),
