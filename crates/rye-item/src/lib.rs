@@ -23,6 +23,7 @@ pub mod metadata;
 pub mod parameters;
 #[cfg(feature = "parsers")]
 pub mod parse;
+mod primary_action;
 pub mod repository;
 pub mod scope;
 pub mod space;
@@ -37,4 +38,5 @@ pub use serde_json::Value;
 pub use diagnostic::{Diagnostic, ParsedItem, SourcePosition};
 pub use extractor::{Extractor, ExtractorSet, SignatureFormat};
 pub use id::{InvalidId, ItemId, ItemRef, ItemType};
-pub use space::{BundleId, PrimaryAction, Space};
+pub use primary_action::{PrimaryAction, UnknownPrimaryAction};
+pub use space::{BundleId, Space};

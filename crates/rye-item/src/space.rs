@@ -1,7 +1,6 @@
-//! The three spaces and their order, the ids of bundles, and the primary actions.
+//! The three spaces and their order, and the ids of bundles.
 
 use std::fmt;
-use std::str::FromStr;
 
 use serde::{Deserialize, Serialize, Serializer};
 
@@ -127,54 +126,5 @@ impl SpaceTier {
 impl fmt::Display for SpaceTier {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(self.as_str())
-    }
-}
-
-/// What can be done with items.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum PrimaryAction {
-    /// Find items by words.
-    Search,
-    /// Read one item.
-    Load,
-    /// Load when given an id, search when given a query.
-    Fetch,
-    /// Run an item.
-    Execute,
-    /// Validate and sign an item.
-    Sign,
-}
-
-impl PrimaryAction {
-    /// All actions.
-    pub const ALL: [Self; 5] = [Self::Search, Self::Load, Self::Fetch, Self::Execute, Self::Sign];
-
-    /// The action's word, as in tags and capabilities.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Search => "search",
-            Self::Load => "load",
-            Self::Fetch => "fetch",
-            Self::Execute => "execute",
-            Self::Sign => "sign",
-        }
-    }
-}
-
-/// The text is not an action.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown action `{0}`")]
-pub struct UnknownPrimaryAction(pub String);
-
-impl FromStr for PrimaryAction {
-    type Err = UnknownPrimaryAction;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Self::ALL
-            .into_iter()
-            .find(|action| action.as_str() == text)
-            .ok_or_else(|| UnknownPrimaryAction(text.to_owned()))
     }
 }

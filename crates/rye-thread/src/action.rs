@@ -12,7 +12,7 @@ use rye_item::{ItemId, ItemRef, ItemType};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-pub use rye_item::space::PrimaryAction as Primary;
+pub use rye_item::PrimaryAction as Primary;
 
 /// Keys of an action that are not options.
 const RESERVED_KEYS: [&str; 5] = ["primary", "item_type", "item_id", "params", "parameters"];

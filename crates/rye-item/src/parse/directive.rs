@@ -19,7 +19,7 @@ use crate::diagnostic::{Diagnostic, ParsedItem, SourcePosition};
 use crate::inputs;
 use crate::parse::fence::locator::Locator;
 use crate::parse::fence::{self, Fence, FenceError};
-use crate::space::PrimaryAction;
+use crate::primary_action::PrimaryAction;
 pub use hooks::{HOOK_EVENTS, HOOK_KEYS};
 pub use metadata::LIMIT_NAMES;
 use xml::{elements, leading_text, tag};

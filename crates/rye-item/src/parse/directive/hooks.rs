@@ -8,7 +8,7 @@ use super::metadata::parse_number;
 use super::xml::{elements, leading_text, tag};
 use super::{DirectiveReader, attributes};
 use crate::condition::Condition;
-use crate::space::PrimaryAction;
+use crate::primary_action::PrimaryAction;
 use crate::text::nearest;
 
 /// The events that hooks may name.

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::DirectiveReader;
 use super::xml::{elements, leading_text, own_text, tag};
 use crate::id::ItemType;
-use crate::space::PrimaryAction;
+use crate::primary_action::PrimaryAction;
 
 impl DirectiveReader<'_> {
     pub(super) fn read_permissions(&mut self, block: Node<'_, '_>) {
