@@ -58,7 +58,7 @@ impl TokenCalibration {
 
 /// A model call as it fits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct PlannedCall {
+pub(super) struct PlannedModelCall {
     /// Tokens of the prompt.
     pub(super) input: u64,
     /// The longest answer to ask for.
@@ -167,7 +167,7 @@ impl ThreadState {
 
     /// The next call, its answer no longer than what is left. The prompt is estimated only if its bound would shorten the
     /// answer or leave no room for one.
-    pub(super) fn plan_call(&self) -> Result<PlannedCall, Box<LimitReached>> {
+    pub(super) fn plan_call(&self) -> Result<PlannedModelCall, Box<LimitReached>> {
         let shared = &self.spec.template;
         let request = self.full_request();
         let bound = self.context.max_input_tokens(&request);
@@ -175,10 +175,14 @@ impl ThreadState {
         if shared.revision < 2
             || fitted.as_ref().is_ok_and(|output| *output == self.active_model().max_output_tokens)
         {
-            return fitted.map(|max_output| PlannedCall { input: bound, max_output, is_estimate: false });
+            return fitted.map(|max_output| PlannedModelCall {
+                input: bound,
+                max_output,
+                is_estimate: false,
+            });
         }
         let input = self.reserved_input(&request);
-        self.fit_output(input).map(|max_output| PlannedCall { input, max_output, is_estimate: true })
+        self.fit_output(input).map(|max_output| PlannedModelCall { input, max_output, is_estimate: true })
     }
 
     /// The longest answer that the thread's own limits allow after such a prompt.
@@ -206,13 +210,13 @@ impl ThreadState {
     }
 
     /// The call as an effect; it is the one on its way from here on.
-    pub(super) fn call_effect(&mut self, planned: PlannedCall) -> Effect {
+    pub(super) fn call_effect(&mut self, planned: PlannedModelCall) -> Effect {
         self.planned = planned;
         let request = ModelRequest { max_output_tokens: planned.max_output, ..self.full_request() };
         Effect::CallModel { call: self.calls, request, cost_bound: self.cost_bound(&planned) }
     }
 
-    fn cost_bound(&self, planned: &PlannedCall) -> CostBound {
+    fn cost_bound(&self, planned: &PlannedModelCall) -> CostBound {
         let active = self.active_model();
         if active.is_free() {
             return CostBound { spend: Nanos(0), tokens: 0 };
@@ -231,7 +235,7 @@ impl ThreadState {
     pub(super) fn full_cost_bound(&self) -> CostBound {
         let max_output = self.active_model().max_output_tokens;
         let input = self.likely_input(&self.full_request());
-        self.cost_bound(&PlannedCall { input, max_output, is_estimate: false })
+        self.cost_bound(&PlannedModelCall { input, max_output, is_estimate: false })
     }
 
     /// A call that fits into what was not spent of the budget that refused it: at once, or as soon as what others have

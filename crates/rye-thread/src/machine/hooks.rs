@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::SaveTrigger;
-use super::approval::{ApprovalKind as About, ApprovalRequest, ResumeAt};
+use super::approval::{ApprovalKind, ApprovalRequest, ResumeAt};
 use super::control::HookControl;
 use super::effect::{Effect, ThreadOutcome};
 use super::{Phase, ThreadState};
@@ -375,7 +375,7 @@ impl ThreadState {
         });
         let request = ApprovalRequest {
             id: self.next_approval_id(),
-            kind: About::Approval,
+            kind: ApprovalKind::Approval,
             prompt: what.clone(),
             reason: if what == why { String::new() } else { why.to_owned() },
             ends_on_deny,
@@ -406,7 +406,7 @@ impl ThreadState {
                 let what = "Escalation requested".to_owned();
                 let request = ApprovalRequest {
                     id: self.next_approval_id(),
-                    kind: About::Limit,
+                    kind: ApprovalKind::Limit,
                     prompt: what.clone(),
                     reason: String::new(),
                     ends_on_deny: true,

@@ -85,7 +85,7 @@ pub struct ThreadState {
     /// What is known of the model's tokenizer.
     calibration: budget::TokenCalibration,
     /// The call that is on its way, or waits for budget.
-    planned: budget::PlannedCall,
+    planned: budget::PlannedModelCall,
     /// Questions to people so far.
     approval_count: u64,
     /// What people allowed for later calls.
@@ -143,7 +143,7 @@ impl ThreadState {
             partial_text: String::new(),
             context: context::ContextUsage::default(),
             calibration: budget::TokenCalibration::default(),
-            planned: budget::PlannedCall::default(),
+            planned: budget::PlannedModelCall::default(),
             approval_count: 0,
             approval_grants: Vec::new(),
             ended_by: None,

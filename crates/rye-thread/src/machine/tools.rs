@@ -45,7 +45,7 @@ pub(super) struct CallSlot {
     call_id: String,
     name: String,
     /// What runs, and how; nothing for calls that are answered here.
-    work: Option<PlannedCall>,
+    work: Option<PlannedToolCall>,
     progress: CallProgress,
     /// Threads it started that were told of.
     announced_children: Vec<ThreadId>,
@@ -56,7 +56,7 @@ pub(super) struct CallSlot {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-struct PlannedCall {
+struct PlannedToolCall {
     work: ToolWork,
     item: String,
     /// What a person is asked first.
@@ -94,7 +94,7 @@ impl ToolRun {
         let running = self.running().into_iter().map(|(index, _)| index);
         running.partition(|index| {
             let work = self.slots.get(*index).and_then(|slot| slot.work.as_ref());
-            repeatable.contains(index) || work.is_some_and(PlannedCall::is_repeatable)
+            repeatable.contains(index) || work.is_some_and(PlannedToolCall::is_repeatable)
         })
     }
 
@@ -135,7 +135,7 @@ const REPEATABLE_OPERATIONS: [&str; 8] = [
     "read_transcript",
 ];
 
-impl PlannedCall {
+impl PlannedToolCall {
     /// Whether making the call twice is the same as making it once. A child's id follows from its call: starting
     /// it again finds it.
     fn is_repeatable(&self) -> bool {
@@ -241,7 +241,7 @@ impl ThreadState {
         call: &ToolCall,
         index: usize,
         returned: &mut Option<Map<String, Value>>,
-    ) -> Result<Option<PlannedCall>, Box<RefusedCall>> {
+    ) -> Result<Option<PlannedToolCall>, Box<RefusedCall>> {
         let reject = |message: String| Box::new((ToolResult::failure(error_text(&message)), None));
         if let Some(raw) = &call.malformed {
             let excerpt = rye_item::text::one_line(&raw.chars().take(200).collect::<String>());
@@ -270,7 +270,11 @@ impl ThreadState {
                     return Err(reject("this thread was told of no such artifact".to_owned()));
                 }
                 let item = READ_ARTIFACT.to_owned();
-                return Ok(Some(PlannedCall { work: ToolWork::ReadArtifact(params), item, approval: None }));
+                return Ok(Some(PlannedToolCall {
+                    work: ToolWork::ReadArtifact(params),
+                    item,
+                    approval: None,
+                }));
             }
             CallTarget::Action(action) => (Box::new(ToolWork::Dispatch), action),
             CallTarget::Spawn(action) => (Box::new(|permitted| ToolWork::Spawn(permitted, child())), action),
@@ -281,7 +285,7 @@ impl ThreadState {
         match permit(&self.spec.instance.capabilities, &action, Principal::Model) {
             Ok(permitted) => {
                 let approval = self.required_approval(&action).map_err(reject)?;
-                Ok(Some(PlannedCall { work: kind(permitted), item, approval }))
+                Ok(Some(PlannedToolCall { work: kind(permitted), item, approval }))
             }
             Err(denied) => {
                 let is_recorded = self.spec.template.revision >= 1;
