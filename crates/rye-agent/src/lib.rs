@@ -12,7 +12,6 @@ pub mod definitions;
 pub mod dispatch;
 pub mod driver;
 pub mod file_inputs;
-pub mod hook_tools;
 pub mod models;
 pub mod preflight;
 pub mod prepare;
@@ -25,10 +24,14 @@ pub mod schedule;
 pub mod store;
 #[cfg(test)]
 mod test_support;
+pub mod thread_tools;
 pub mod threads;
 pub mod tool_context;
 pub mod transcript;
 pub mod views;
+
+// The name that `cluster` uses.
+use thread_tools as hook_tools;
 
 pub use rye_thread::{
     action, capability, classify, core_event, cost, envelope, hooks, journal, limits, machine, money, risk,

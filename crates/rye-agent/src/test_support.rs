@@ -79,7 +79,7 @@ pub(crate) fn init_world() -> TestContext {
 pub(crate) fn engine(world: &TestContext) -> Arc<Engine> {
     let host =
         HostEnvironment { current_dir: world.project(), home: world.home(), ..HostEnvironment::default() };
-    let mut natives = NativeTools(crate::hook_tools::native_tools());
+    let mut natives = NativeTools(crate::thread_tools::native_tools());
     natives.0.push(Arc::new(IsCancelled));
     natives.0.push(Arc::new(ReportAccess));
     let options = EngineOptions { is_warm: true, host, natives, ..EngineOptions::default() };

@@ -13,7 +13,7 @@ use rye_engine::verbs::execute::SANDBOX_VARIABLE;
 use rye_engine::{
     Code, Engine, EngineOptions, Error, HostEnvironment, NativeTools, PassphrasePrompt, Result, WallClock,
 };
-use rye_server::install::ClientDirs;
+use rye_server::clients::ClientDirs;
 use rye_space::{AI_FOLDER, Roots, keys, roots, write_root};
 
 use crate::global::GlobalArguments;
@@ -133,7 +133,7 @@ impl Settings {
             wants_dev_mode: self.wants_dev_mode,
             is_warm: false,
             host: self.host_with_prompt(),
-            natives: NativeTools(rye_agent::hook_tools::native_tools()),
+            natives: NativeTools(rye_agent::thread_tools::native_tools()),
         };
         Engine::open(self.roots.clone(), options, system_clock())
     }

@@ -58,7 +58,7 @@ impl SpacePool {
                     temporary_folders: temporaries.clone(),
                     passphrase_prompt: None,
                 },
-                natives: NativeTools(rye_agent::hook_tools::native_tools()),
+                natives: NativeTools(rye_agent::thread_tools::native_tools()),
             };
             Engine::open(location.roots(), options, engine_clock())
         };

@@ -172,7 +172,7 @@ fn open_engine(setup: &ServerSetup, project: Option<PathBuf>) -> Result<Engine> 
         wants_dev_mode: false,
         is_warm: true,
         host: setup.host.clone(),
-        natives: NativeTools(rye_agent::hook_tools::native_tools()),
+        natives: NativeTools(rye_agent::thread_tools::native_tools()),
     };
     Engine::open(roots, options, (setup.clock)())
 }

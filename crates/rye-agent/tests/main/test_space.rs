@@ -131,7 +131,7 @@ impl TestSpace {
             launcher: Launcher::new(env!("CARGO_BIN_EXE_rye-agent-launcher")),
             ..HostEnvironment::default()
         };
-        let natives = NativeTools(rye_agent::hook_tools::native_tools());
+        let natives = NativeTools(rye_agent::thread_tools::native_tools());
         let options = EngineOptions { is_warm: true, host, natives, ..EngineOptions::default() };
         Engine::open(roots(&self.world), options, clock)
     }

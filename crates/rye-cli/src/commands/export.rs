@@ -16,7 +16,7 @@ use rye_import::export::{ExportState, ExportedFile};
 use rye_import::{ExportClient, SourcePath};
 use rye_item::ItemType;
 use rye_item::text::{counted, shell_word};
-use rye_server::install::{self, ClientApp};
+use rye_server::clients::{self, ClientApp};
 use rye_space::search::SpaceWatcher;
 use serde_json::json;
 
@@ -251,7 +251,7 @@ fn write(context: &CommandContext, project: &Path, plan: &mut ExportPlan) -> Res
             Err(error) => return Err(Error::read(&error)),
         };
         let program = settings::started_as(&context.settings.working_dir);
-        let after = install::update_config(ClientApp::ClaudeCode, &program, before.as_deref())?;
+        let after = clients::update_config(ClientApp::ClaudeCode, &program, before.as_deref())?;
         file::write_atomic(&path, after.as_bytes(), FileMode::Preserve)?;
     }
     Ok(())

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use lillux::Digest;
 use lillux::file::{self, FileMode};
 use rye_engine::{Code, Error};
-use rye_server::install::{self, ClientApp, ClientDirs, EntryState};
+use rye_server::clients::{self, ClientApp, ClientDirs, EntryState};
 use serde_json::{Value, json};
 
 use super::CommandResult;
@@ -69,7 +69,7 @@ impl Clients {
         let path = client.config_path(&self.dirs);
         let program = settings::started_as(&self.settings.working_dir);
         if print_only {
-            let entry = install::new_config(client, &program)?;
+            let entry = clients::new_config(client, &program)?;
             if output.is_json {
                 let data = json!({"client": client.as_str(), "path": display_path(&path), "entry": entry});
                 output.print_json(&rye_engine::success_response(None, None, data))?;
@@ -80,7 +80,7 @@ impl Clients {
             return Ok(());
         }
         let before = read_config(&path)?;
-        let after = install::update_config(client, &program, before.as_deref())?;
+        let after = clients::update_config(client, &program, before.as_deref())?;
         let is_changed = self.change(client, &path, before.as_deref(), &after)?;
         if !output.is_json {
             match is_changed {
@@ -100,7 +100,7 @@ impl Clients {
         let path = client.config_path(&self.dirs);
         let before = read_config(&path)?;
         let after = match before.as_deref() {
-            Some(text) => install::remove_entry(client, text)?,
+            Some(text) => clients::remove_entry(client, text)?,
             None => None,
         };
         let (before, after) = match (before, after) {
@@ -109,7 +109,7 @@ impl Clients {
         };
         let is_changed = match before.as_deref() {
             // A link is the user's own and stays.
-            Some(text) if text != after && install::is_empty_config(client, &after) && !path.is_symlink() => {
+            Some(text) if text != after && clients::is_empty_config(client, &after) && !path.is_symlink() => {
                 self.remove(client, &path, text)?;
                 true
             }
@@ -134,7 +134,7 @@ impl Clients {
         for client in ClientApp::ALL {
             let path = client.config_path(&self.dirs);
             let state = match read_config(&path) {
-                Ok(Some(text)) => install::entry_state(client, &text),
+                Ok(Some(text)) => clients::entry_state(client, &text),
                 Ok(None) => Ok(EntryState::Absent),
                 Err(error) => Err(error),
             };
@@ -200,7 +200,7 @@ impl Clients {
             refuse_linked(&self.dirs.project, path)?;
             backup = self.write(client, path, before, after)?;
             if !self.output.is_json {
-                let diff = install::diff(before.unwrap_or_default(), after);
+                let diff = clients::diff(before.unwrap_or_default(), after);
                 self.output.note(rye_item::text::strip_controls(&diff));
             }
         }
@@ -214,7 +214,7 @@ impl Clients {
         let backup = self.back_up(client, path, before)?;
         file::remove(path).map_err(Error::from)?;
         if !self.output.is_json {
-            self.output.note(rye_item::text::strip_controls(&install::diff(before, "")));
+            self.output.note(rye_item::text::strip_controls(&clients::diff(before, "")));
         }
         self.report(client, path, true, Some(&backup))?;
         Ok(())

@@ -8,7 +8,7 @@ use rye_engine::Engine;
 use rye_engine::verbs::complete::{self, NamedChoice};
 use rye_engine::verbs::new_item::ToolLanguage;
 use rye_item::text::one_line;
-use rye_server::install::ClientApp;
+use rye_server::clients::ClientApp;
 
 use super::{complete_words, named_candidates, read_settings};
 

@@ -11,7 +11,7 @@ use rye_import::export::{ExportRecord, ExportState, FileExport, compare_files, r
 use rye_import::{ExportClient, ExportFile, ExportItem, ImportedItem, RenderedItem};
 use rye_item::text::{counted, one_line};
 use rye_item::{ItemId, ItemRef, ItemType, Space};
-use rye_server::install::{self, ClientApp, EntryState};
+use rye_server::clients::{self, ClientApp, EntryState};
 use serde_json::{Value, json};
 
 use super::own_exports::OwnExports;
@@ -410,7 +410,7 @@ fn digests(project: &Path, wanted: &[ExportFile], record: &ExportRecord) -> BTre
 fn is_registered(project: &Path) -> Result<bool, Error> {
     match file::read_beneath_no_symlinks(project, Path::new(".mcp.json"), MAX_FILE_BYTES) {
         Ok((bytes, _)) => {
-            let state = install::entry_state(ClientApp::ClaudeCode, &String::from_utf8_lossy(&bytes))?;
+            let state = clients::entry_state(ClientApp::ClaudeCode, &String::from_utf8_lossy(&bytes))?;
             Ok(!matches!(state, EntryState::Absent))
         }
         Err(error) if error.is_absent() => Ok(false),

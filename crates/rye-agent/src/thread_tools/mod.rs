@@ -2,8 +2,12 @@
 //!
 //! They decide nothing and change nothing: a control result steers, an event is written, a cost is added only because the
 //! machine that reads the result does so. The ledger is the exception, and only below the calling thread.
-//! They are reached like any tool, through signed descriptors (`rye/agent/threads/internal/*`) that name the functions
-//! here; only hooks may call them, and only for hooks does the dispatcher hand over the facts.
+//! They are reached like any tool, through signed descriptors that name the functions here. Three kinds:
+//!
+//! - tools of hooks (`rye/agent/threads/internal/*`): only hooks may call them, and only for hooks does the dispatcher hand
+//!   over what they read;
+//! - what the host of a call does for a user, and a thread itself when its model calls it, such as the orchestrator;
+//! - what only a thread's model may call: outside a thread they answer with what to do instead.
 
 mod budget;
 mod control;

@@ -175,7 +175,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::install::update_config;
+    use crate::clients::update_config;
 
     const PROGRAM: &str = "/opt/rye/bin/rye";
 
