@@ -132,7 +132,7 @@ impl Dispatcher for EngineDispatcher {
         let attempt = || {
             let engine = (self.engine)().ok()?;
             let request = request(&engine, permitted, context, cancel).ok()?;
-            let result = execute::execute_if_pure(&engine, &request)?;
+            let result = execute::execute_without_access(&engine, &request)?;
             Some(result.map_or_else(|error| error.to_value(None), execute::ExecuteResponse::into_value))
         };
         // What goes wrong here goes wrong again, where it is expected.

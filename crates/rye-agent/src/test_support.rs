@@ -59,7 +59,7 @@ impl NativeTool for ReportAccess {
         "test.access"
     }
 
-    fn is_pure(&self, _config: &Map<String, Value>) -> bool {
+    fn needs_no_access(&self, _config: &Map<String, Value>) -> bool {
         true
     }
 

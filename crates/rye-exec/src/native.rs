@@ -125,7 +125,7 @@ pub trait NativeTool: Send + Sync {
 
     /// Whether, as a descriptor with this config uses it, it touches no file, no network and no variable: it is then
     /// called with no access at all, what others would be given need not be worked out, and it answers at once.
-    fn is_pure(&self, _config: &Map<String, Value>) -> bool {
+    fn needs_no_access(&self, _config: &Map<String, Value>) -> bool {
         false
     }
 

@@ -15,7 +15,7 @@ impl NativeTool for SystemFacts {
         "system.facts"
     }
 
-    fn is_pure(&self, config: &Map<String, Value>) -> bool {
+    fn needs_no_access(&self, config: &Map<String, Value>) -> bool {
         // What is writable is a matter of what the tool is given.
         matches!(config.get("item").and_then(Value::as_str), Some("time" | "runtime" | "versions"))
     }

@@ -257,7 +257,7 @@ fn pure_function_gets_no_access() {
 }
 
 #[test]
-fn only_pure_tools_run_inline() {
+fn only_tools_without_access_run_inline() {
     let world = init_world();
     signed_native(&world, "team/access", "test.access", "{type: object}");
     signed_native(&world, "team/wait", "test.is_cancelled", "{type: object}");

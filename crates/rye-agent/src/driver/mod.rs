@@ -2,8 +2,8 @@
 //!
 //! Each event goes the same way: redacted → `step` → journaled (with settlement, reservation and status in one
 //! transaction) → written to the transcript → told to listeners → only then are its effects begun. So whatever happens
-//! in the world was preceded by a durable record, and a crash loses nothing that something else relied on. Only what
-//! touches nothing, internal hooks and pure tools, is called within the step: it may as well be called again.
+//! in the world was preceded by a durable record, and a crash loses nothing that something else relied on. Only
+//! tools that need no access are called within the step: calling one again changes nothing.
 //!
 //! Its dependencies are traits ([`ThreadJournal`], [`Children`], [`Listener`], [`MillisClock`] and [`Dispatcher`]): nothing in here knows
 //! SQLite or the engine.

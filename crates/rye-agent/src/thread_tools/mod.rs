@@ -89,7 +89,7 @@ impl NativeTool for UserThreadTool {
         self.name
     }
 
-    fn is_pure(&self, _config: &Map<String, Value>) -> bool {
+    fn needs_no_access(&self, _config: &Map<String, Value>) -> bool {
         true
     }
 
@@ -117,7 +117,7 @@ impl NativeTool for ThreadOnlyTool {
         self.name
     }
 
-    fn is_pure(&self, _config: &Map<String, Value>) -> bool {
+    fn needs_no_access(&self, _config: &Map<String, Value>) -> bool {
         true
     }
 
@@ -138,7 +138,7 @@ impl NativeTool for HookTool {
         self.name
     }
 
-    fn is_pure(&self, _config: &Map<String, Value>) -> bool {
+    fn needs_no_access(&self, _config: &Map<String, Value>) -> bool {
         true
     }
 

@@ -90,9 +90,9 @@ pub fn execute(engine: &Engine, request: &ExecuteRequest) -> Result<ExecuteRespo
 }
 
 /// Executes what answers at once: a tool that touches nothing. `None` for everything else, of which nothing was done.
-pub fn execute_if_pure(engine: &Engine, request: &ExecuteRequest) -> Option<Result<ExecuteResponse>> {
+pub fn execute_without_access(engine: &Engine, request: &ExecuteRequest) -> Option<Result<ExecuteResponse>> {
     match request.item.item_type {
-        ItemType::Tool => tool::execute_if_pure(engine, request),
+        ItemType::Tool => tool::execute_without_access(engine, request),
         ItemType::Directive | ItemType::Knowledge | ItemType::Config => None,
     }
 }

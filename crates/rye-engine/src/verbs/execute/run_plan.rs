@@ -246,22 +246,22 @@ fn tool_file_path(engine: &Engine, tool: &Element, anchor: Option<&Value>) -> Re
 }
 
 /// Whether the chain ends in a function that touches nothing.
-pub(super) fn is_pure(engine: &Engine, chain: &Chain) -> bool {
+pub(super) fn needs_no_access(engine: &Engine, chain: &Chain) -> bool {
     let native = invocation::native_config(chain);
     native.is_some_and(|(function, config)| {
         let mut known = engine.natives.iter();
-        known.find(|tool| tool.name() == function).is_some_and(|tool| tool.is_pure(&config))
+        known.find(|tool| tool.name() == function).is_some_and(|tool| tool.needs_no_access(&config))
     })
 }
 
 /// The surroundings of a function that touches nothing; `None` if the chain ends in anything else.
-fn plan_pure_run(
+fn plan_run_without_access(
     engine: &Engine,
     chain: &Chain,
     staged: &StagedRun,
     call: &CallInputs<'_>,
 ) -> Option<RunPlan> {
-    if !is_pure(engine, chain) {
+    if !needs_no_access(engine, chain) {
         return None;
     }
     let environment = Environment::default();
@@ -296,7 +296,7 @@ pub(super) fn plan_run(
     call: &CallInputs<'_>,
     messages: &mut RunMessages,
 ) -> Result<RunPlan> {
-    if let Some(around) = plan_pure_run(engine, chain, staged, call) {
+    if let Some(around) = plan_run_without_access(engine, chain, staged, call) {
         return Ok(around);
     }
     let tool = chain.tool();

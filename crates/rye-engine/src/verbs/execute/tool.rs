@@ -40,10 +40,13 @@ pub(super) fn execute(engine: &Engine, request: &ExecuteRequest) -> Result<Execu
 }
 
 /// The same for a function that touches nothing, and for what is refused; `None` for what takes longer.
-pub(super) fn execute_if_pure(engine: &Engine, request: &ExecuteRequest) -> Option<Result<ExecuteResponse>> {
+pub(super) fn execute_without_access(
+    engine: &Engine,
+    request: &ExecuteRequest,
+) -> Option<Result<ExecuteResponse>> {
     let started = Instant::now();
     match chain_cache::build_valid_chain(engine, &request.item, request.source) {
-        Ok((chain, warnings)) if run_plan::is_pure(engine, &chain) => {
+        Ok((chain, warnings)) if run_plan::needs_no_access(engine, &chain) => {
             Some(execute_chain(engine, request, started, &chain, warnings))
         }
         Ok(_) => None,
