@@ -424,7 +424,7 @@ impl ThreadState {
         };
         let mut effects = Vec::new();
         match run.running.take() {
-            Some(running) if running.is_repeatable() => run.queue.push(running),
+            Some(running) if running.is_repeatable(self.spec.template.revision) => run.queue.push(running),
             Some(running) => effects.extend(self.fail_call_hook(&mut run, running.hook, UNKNOWN_OUTCOME)),
             None => {}
         }

@@ -63,13 +63,8 @@ pub(super) struct QueuedAction {
 pub(super) const UNKNOWN_OUTCOME: &str = "the process ended while it ran; whether it was done is unknown";
 
 impl QueuedAction {
-    /// Whether running it twice is the same as running it once, for hooks around calls: by the rules of revision 6.
-    pub(super) fn is_repeatable(&self) -> bool {
-        self.is_repeatable_as_of(6)
-    }
-
     /// Whether running it twice is the same as running it once, by the rules of `revision`.
-    pub(super) fn is_repeatable_as_of(&self, revision: u32) -> bool {
+    pub(super) fn is_repeatable(&self, revision: u32) -> bool {
         let text = |key: &str| self.action.get(key).and_then(Value::as_str).unwrap_or_default();
         let is_hook_tool = match revision >= 7 {
             true => hook_tool_path(text("item_id")).is_some(),
@@ -312,7 +307,7 @@ impl ThreadState {
         let Phase::Hooks(run) = &mut self.phase else { return Vec::new() };
         let Some(running) = run.running.take() else { return self.next_hook() };
         let mut effects = Vec::new();
-        if running.is_repeatable_as_of(self.spec.template.revision) {
+        if running.is_repeatable(self.spec.template.revision) {
             run.queue.push(running);
         } else {
             let hook = running.hook;

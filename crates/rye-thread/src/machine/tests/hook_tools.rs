@@ -125,12 +125,12 @@ fn hook_cannot_emit_core_events() {
 fn only_hook_tools_run_again_after_a_crash() {
     let action = |id: &str| QueuedAction { hook: 0, action: json!({"primary": "execute", "item_id": id}) };
     let copied = action("team/rye/agent/threads/internal/deploy");
-    assert!(copied.is_repeatable_as_of(6), "as journals of older releases are replayed");
-    assert!(!copied.is_repeatable_as_of(7));
+    assert!(copied.is_repeatable(6), "as journals of older releases are replayed");
+    assert!(!copied.is_repeatable(7));
     for id in ["rye/agent/threads/internal/emitter", "tool:rye/agent/threads/internal/emitter"] {
-        assert!(action(id).is_repeatable_as_of(7), "{id}");
+        assert!(action(id).is_repeatable(7), "{id}");
     }
     for id in ["Rye/agent/threads/internal/emitter", "rye/agent/threads/internals/emitter", "team/deploy"] {
-        assert!(!action(id).is_repeatable_as_of(7), "{id}");
+        assert!(!action(id).is_repeatable(7), "{id}");
     }
 }
