@@ -21,7 +21,7 @@ use rye_thread::item_names::judged_capabilities;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
-use crate::action::{Action, Primary};
+use crate::action::{Action, PrimaryAction};
 use crate::capability::{
     CONTROL_TOOL, Capabilities, HOOK_TOOLS_PREFIX, HookOrigin, PermittedAction, Principal, permit,
 };
@@ -101,11 +101,13 @@ impl Dispatcher for EngineDispatcher {
         let result = (self.engine)().and_then(|engine| {
             let action = permitted.action();
             match action.primary {
-                Primary::Execute => execute(&engine, permitted, context, cancel),
-                Primary::Search => agent_actions::search(&engine, &search_arguments(action)?),
-                Primary::Load => agent_actions::load(&engine, &load_arguments(&engine, permitted)?),
-                Primary::Fetch => agent_actions::fetch(&engine, fetch_arguments(&engine, permitted)?),
-                Primary::Sign => agent_actions::sign(&engine, &sign_arguments(action)?, sign_check(&engine)),
+                PrimaryAction::Execute => execute(&engine, permitted, context, cancel),
+                PrimaryAction::Search => agent_actions::search(&engine, &search_arguments(action)?),
+                PrimaryAction::Load => agent_actions::load(&engine, &load_arguments(&engine, permitted)?),
+                PrimaryAction::Fetch => agent_actions::fetch(&engine, fetch_arguments(&engine, permitted)?),
+                PrimaryAction::Sign => {
+                    agent_actions::sign(&engine, &sign_arguments(action)?, sign_check(&engine))
+                }
             }
         });
         let response = result.unwrap_or_else(|error| agent_actions::with_agent_hints(error).to_value(None));
@@ -126,7 +128,7 @@ impl Dispatcher for EngineDispatcher {
     ) -> Option<Value> {
         let id = permitted.action().item_id.as_deref()?;
         let slow = || self.slow_items.lock().unwrap_or_else(PoisonError::into_inner);
-        if permitted.action().primary != Primary::Execute || slow().contains(id) {
+        if permitted.action().primary != PrimaryAction::Execute || slow().contains(id) {
             return None;
         }
         let attempt = || {

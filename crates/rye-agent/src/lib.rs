@@ -30,9 +30,6 @@ pub mod tool_context;
 pub mod transcript;
 pub mod views;
 
-// The name that `cluster` uses.
-use thread_tools as hook_tools;
-
 pub use rye_thread::{
     action, capability, classify, core_event, cost, envelope, hooks, journal, limits, machine, money, risk,
     spec, status, thread_id,

@@ -10,7 +10,7 @@ use rye_item::{ItemId, ItemRef, ItemType};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::action::{Action, Primary};
+use crate::action::{Action, PrimaryAction};
 use crate::capability::Capabilities;
 
 /// What a thread will need.
@@ -108,10 +108,10 @@ pub fn findings_to_result(findings: &[PreflightFinding]) -> Result<(), Error> {
 /// The item that a grant without a wildcard names; `None` if it names none, as `rye.search.tool` does.
 fn check_grant(engine: &Engine, grant: &str) -> Option<Result<(), Error>> {
     let mut parts = grant.splitn(4, '.').skip(1);
-    let primary: Primary = parts.next()?.parse().ok()?;
+    let primary: PrimaryAction = parts.next()?.parse().ok()?;
     let item_type: ItemType = parts.next()?.parse().ok()?;
     let dotted = parts.next()?;
-    if primary != Primary::Execute || !ItemType::SEARCHABLE.contains(&item_type) {
+    if primary != PrimaryAction::Execute || !ItemType::SEARCHABLE.contains(&item_type) {
         return None;
     }
     Some(match resolve_dotted(engine, item_type, dotted) {
@@ -152,18 +152,18 @@ fn check_usable(engine: &Engine, item: &ItemRef) -> Result<(), Error> {
 
 fn check_start_action(engine: &Engine, action: &Action) -> Result<(), Error> {
     match (action.primary, action.item()) {
-        (Primary::Execute, Some(item)) => check_usable(engine, &item),
-        (Primary::Load | Primary::Fetch, Some(item)) => {
+        (PrimaryAction::Execute, Some(item)) => check_usable(engine, &item),
+        (PrimaryAction::Load | PrimaryAction::Fetch, Some(item)) => {
             let source = action.option("source").cloned().unwrap_or(Value::from("all"));
             let source: SpaceFilter = serde_json::from_value(source)
                 .map_err(|_| Error::new(Code::InvalidArgument, "source is project, user, system or all"))?;
             load::load(engine, &item, load::LoadOptions { from: source.tier(), unverified: false })
                 .map(|_| ())
         }
-        (Primary::Execute | Primary::Load, None) => {
+        (PrimaryAction::Execute | PrimaryAction::Load, None) => {
             Err(Error::new(Code::InvalidArgument, "it names no item"))
         }
-        (Primary::Search | Primary::Sign, _) | (Primary::Fetch, None) => Ok(()),
+        (PrimaryAction::Search | PrimaryAction::Sign, _) | (PrimaryAction::Fetch, None) => Ok(()),
     }
 }
 

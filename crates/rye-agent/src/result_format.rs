@@ -6,7 +6,7 @@
 use rye_item::text::strip_controls;
 use serde_json::{Map, Value, json};
 
-use crate::action::{Action, Primary};
+use crate::action::{Action, PrimaryAction};
 use crate::envelope::ResultEnvelope;
 use crate::redact::{RedactionTally, Redactor};
 
@@ -112,11 +112,11 @@ fn unwrap_envelope(action: &Action, result: Value) -> Value {
     };
     let data = envelope.get_mut("data").map(Value::take).unwrap_or_default();
     match (action.primary, action.item_type) {
-        (Primary::Load | Primary::Fetch | Primary::Sign, _) => {
+        (PrimaryAction::Load | PrimaryAction::Fetch | PrimaryAction::Sign, _) => {
             strip_signatures(remove_keys(data, &LOAD_METADATA_KEYS))
         }
-        (Primary::Search, _) => data,
-        (Primary::Execute, Some(rye_item::ItemType::Directive | rye_item::ItemType::Knowledge)) => {
+        (PrimaryAction::Search, _) => data,
+        (PrimaryAction::Execute, Some(rye_item::ItemType::Directive | rye_item::ItemType::Knowledge)) => {
             match envelope.get("your_directions").filter(|_| data.get("body").is_some()) {
                 Some(_) => {
                     strip_signatures(json!({"body": data.get("body"), "actions": data.get("actions")}))
@@ -124,7 +124,7 @@ fn unwrap_envelope(action: &Action, result: Value) -> Value {
                 None => strip_signatures(remove_keys(data, &LOAD_METADATA_KEYS)),
             }
         }
-        (Primary::Execute, _) => {
+        (PrimaryAction::Execute, _) => {
             let logs = envelope.get("logs").filter(|logs| has_text(logs));
             match (data.is_null(), logs) {
                 (true, Some(logs)) => json!({"logs": logs}),

@@ -12,7 +12,7 @@ use rye_item::{ItemId, ItemRef, ItemType};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-pub use rye_item::PrimaryAction as Primary;
+pub use rye_item::PrimaryAction;
 
 /// Keys of an action that are not options.
 const RESERVED_KEYS: [&str; 5] = ["primary", "item_type", "item_id", "params", "parameters"];
@@ -23,7 +23,7 @@ const MAX_PATTERN_LEN: usize = 512;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Action {
     /// What to do.
-    pub primary: Primary,
+    pub primary: PrimaryAction,
     /// With what kind of item; `None` is any kind, where that makes sense.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub item_type: Option<ItemType>,
@@ -54,7 +54,7 @@ impl Action {
     #[must_use]
     pub fn execute(item: &ItemRef, params: Map<String, Value>) -> Self {
         Self {
-            primary: Primary::Execute,
+            primary: PrimaryAction::Execute,
             item_type: Some(item.item_type),
             item_id: Some(item.id.to_string()),
             params,
@@ -69,7 +69,7 @@ impl Action {
     pub fn from_value(value: &Value) -> Result<Self, ActionError> {
         let map = value.as_object().ok_or_else(|| ActionError::new("an action is an object"))?;
         let primary = match map.get("primary") {
-            None => Primary::Execute,
+            None => PrimaryAction::Execute,
             Some(Value::String(word)) => word
                 .parse()
                 .map_err(|_| ActionError(format!("Unknown primary action: {}", one_line(word))))?,
@@ -112,7 +112,7 @@ impl Action {
     /// For `execute`, `params` belong to the item and are not looked at.
     #[must_use]
     pub fn option(&self, key: &str) -> Option<&Value> {
-        let in_params = || self.params.get(key).filter(|_| self.primary != Primary::Execute);
+        let in_params = || self.params.get(key).filter(|_| self.primary != PrimaryAction::Execute);
         self.options.get(key).or_else(in_params).filter(|value| !value.is_null())
     }
 
@@ -150,7 +150,8 @@ impl Action {
     /// 003's default: an item that is named without a type is a tool. A search without one is for all of them, and a
     /// fetch finds out.
     fn with_default_type(mut self) -> Self {
-        let has_default = matches!(self.primary, Primary::Execute | Primary::Load | Primary::Sign);
+        let has_default =
+            matches!(self.primary, PrimaryAction::Execute | PrimaryAction::Load | PrimaryAction::Sign);
         if has_default && self.item_type.is_none() {
             self.item_type = Some(ItemType::Tool);
         }
@@ -168,23 +169,23 @@ impl Action {
         let id = self.item_id.as_deref();
         let query = self.text_option("query");
         match (self.primary, id, query) {
-            (Primary::Execute | Primary::Load | Primary::Sign, None, _) => {
+            (PrimaryAction::Execute | PrimaryAction::Load | PrimaryAction::Sign, None, _) => {
                 return Err(ActionError(format!("`{}` needs an item_id", self.primary.as_str())));
             }
-            (Primary::Search, _, None) => return Err(ActionError::new("`search` needs a query")),
-            (Primary::Search, Some(_), _) => {
+            (PrimaryAction::Search, _, None) => return Err(ActionError::new("`search` needs a query")),
+            (PrimaryAction::Search, Some(_), _) => {
                 return Err(ActionError::new("`search` takes no item_id; narrow it with `scope`"));
             }
-            (Primary::Fetch, None, None) => {
+            (PrimaryAction::Fetch, None, None) => {
                 return Err(ActionError::new("`fetch` needs an item_id, or a query"));
             }
-            (Primary::Fetch, Some(_), Some(_)) => {
+            (PrimaryAction::Fetch, Some(_), Some(_)) => {
                 return Err(ActionError::new("give item_id or query, not both"));
             }
             _ => {}
         }
         match id {
-            Some(pattern) if self.primary == Primary::Sign && rye_item::id::is_glob(pattern) => {
+            Some(pattern) if self.primary == PrimaryAction::Sign && rye_item::id::is_glob(pattern) => {
                 let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-/*?[]{}!,".contains(&byte);
                 let is_odd = |segment: &str| segment.is_empty() || segment.starts_with('.');
                 if pattern.len() > MAX_PATTERN_LEN
@@ -259,7 +260,7 @@ mod tests {
     #[test]
     fn action_defaults_to_executing_a_tool() {
         let action = read(json!({"item_id": "team/deploy", "params": {"to": "x"}})).expect("an action");
-        assert_eq!((action.primary, action.item_type), (Primary::Execute, Some(ItemType::Tool)));
+        assert_eq!((action.primary, action.item_type), (PrimaryAction::Execute, Some(ItemType::Tool)));
         assert_eq!(action.params["to"], "x");
         assert_eq!(read(action.to_value()), Ok(action));
     }

@@ -10,9 +10,9 @@ use std::collections::BTreeSet;
 use rye_item::ItemType;
 use serde_json::{Map, Value, json};
 
-use crate::action::{Action, Primary};
+use crate::action::{Action, PrimaryAction};
 use crate::capability::{
-    CONTROL_TOOL, Capabilities, HOOK_TOOLS_PREFIX, HookOrigin, PermittedAction, Principal, permit_as_of,
+    CONTROL_TOOL, Capabilities, HookOrigin, PermittedAction, Principal, hook_tool_path, permit_as_of,
     required_capabilities,
 };
 use crate::cost::Cost;
@@ -148,7 +148,7 @@ impl CallAnswer {
         if has_failed {
             return Self::Failed(failure_text(envelope));
         }
-        if let Some(tool) = item.strip_prefix(HOOK_TOOLS_PREFIX).and_then(|rest| rest.strip_prefix('/')) {
+        if let Some(tool) = hook_tool_path(item) {
             return Self::HookTool(tool.to_owned());
         }
         // What is loaded stands beside the prompt.
@@ -157,7 +157,8 @@ impl CallAnswer {
             let note = content.filter(|content| !content.trim().is_empty());
             return Self::Change(CallChange { note, ..CallChange::default() });
         }
-        let is_tool = text(action, "primary").is_none_or(|primary| primary == Primary::Execute.as_str())
+        let is_tool = text(action, "primary")
+            .is_none_or(|primary| primary == PrimaryAction::Execute.as_str())
             && text(action, "item_type").is_none_or(|item_type| item_type == ItemType::Tool.as_str());
         if revision >= 3 && is_tool && can_steer {
             return match readable_answer(data, event, revision) {

@@ -18,7 +18,7 @@ use rye_item::text::one_line;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::action::{Action, Primary};
+use crate::action::{Action, PrimaryAction};
 use crate::spec::MACHINE_REVISION;
 pub use hook_tools::LEDGER_REFUSAL;
 pub(crate) use hook_tools::hook_tool_path;
@@ -335,11 +335,11 @@ pub fn required_capabilities(action: &Action) -> Vec<String> {
         types.iter().map(|item_type| format!("rye.{word}.{item_type}.{}", grant_path(id))).collect()
     };
     match action.primary {
-        Primary::Execute => of_item("execute"),
-        Primary::Sign => add_copy_requirements(of_item("sign"), action, of_item),
-        Primary::Load => of_item("load"),
-        Primary::Fetch if action.item_id.is_some() => of_item("load"),
-        Primary::Search | Primary::Fetch => vec![required_for_search(action)],
+        PrimaryAction::Execute => of_item("execute"),
+        PrimaryAction::Sign => add_copy_requirements(of_item("sign"), action, of_item),
+        PrimaryAction::Load => of_item("load"),
+        PrimaryAction::Fetch if action.item_id.is_some() => of_item("load"),
+        PrimaryAction::Search | PrimaryAction::Fetch => vec![required_for_search(action)],
     }
 }
 
@@ -409,7 +409,7 @@ pub(crate) fn permit_as_of(
     };
     if hook_tools::hook_tool_name(&action).is_some() {
         return match (principal, action.primary, action.item_type) {
-            (Principal::Hook { origin }, Primary::Execute, Some(ItemType::Tool)) => {
+            (Principal::Hook { origin }, PrimaryAction::Execute, Some(ItemType::Tool)) => {
                 if !origin.changes_ledger() && hook_tools::may_change_ledger(&action, revision) {
                     return Err(PermissionDenied::new(&action, "", LEDGER_REFUSAL.to_owned()));
                 }

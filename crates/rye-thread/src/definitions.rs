@@ -14,7 +14,7 @@ use rye_item::text::one_line;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use crate::action::{Action, ActionError, Primary};
+use crate::action::{Action, ActionError, PrimaryAction};
 use crate::envelope::outputs_report_failure;
 
 /// Starts a thread.
@@ -48,7 +48,7 @@ pub struct ToolDefinitions {
 #[serde(rename_all = "snake_case")]
 pub enum ToolBinding {
     /// A primary action on the item that the call names.
-    Primary(Primary),
+    Primary(PrimaryAction),
     /// This tool.
     Tool(String),
     /// The end of the thread.
@@ -87,7 +87,7 @@ impl CallTarget {
     /// What an action means: threads are started and led by the thread that asks, everything else is dispatched.
     #[must_use]
     pub fn from_action(action: Action) -> Self {
-        let is_execute = action.primary == Primary::Execute;
+        let is_execute = action.primary == PrimaryAction::Execute;
         let is_fork =
             action.item_type == Some(ItemType::Directive) && action.text_option("thread") == Some("fork");
         if is_execute && (is_fork || action.is_for_item(ItemType::Tool, THREAD_DIRECTIVE)) {
@@ -153,7 +153,7 @@ impl ToolDefinitions {
             ToolBinding::Tool(id) => {
                 let (item_type, item_id) = (Some(ItemType::Tool), Some(id.clone()));
                 let action = Action {
-                    primary: Primary::Execute,
+                    primary: PrimaryAction::Execute,
                     item_type,
                     item_id,
                     params: call.input.clone(),
@@ -184,7 +184,7 @@ impl ToolDefinitions {
         self.tools.iter().find(|tool| tool.name == name)
     }
 
-    fn primary_target(&self, primary: Primary, call: &ToolCall) -> Result<CallTarget, InvalidCall> {
+    fn primary_target(&self, primary: PrimaryAction, call: &ToolCall) -> Result<CallTarget, InvalidCall> {
         let known = self.definition(&call.name).and_then(|tool| tool.schema["properties"].as_object());
         let mut input = call.input.clone();
         input.retain(|_, value| !value.is_null());
@@ -199,7 +199,7 @@ impl ToolDefinitions {
         fields.insert("primary".to_owned(), json!(primary));
         // What a tool calls `params` itself stays inside `parameters`: the schema has no other key for them.
         let action = Action::from_value(&Value::Object(fields))?;
-        if primary == Primary::Execute && action.is_for_item(ItemType::Tool, DIRECTIVE_RETURN) {
+        if primary == PrimaryAction::Execute && action.is_for_item(ItemType::Tool, DIRECTIVE_RETURN) {
             if self.names.values().any(|bound| *bound == ToolBinding::DirectiveReturn) {
                 return self.return_target(action.params);
             }

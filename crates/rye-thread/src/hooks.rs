@@ -8,6 +8,7 @@
 use std::collections::BTreeSet;
 
 pub use crate::capability::HookOrigin;
+use rye_item::PrimaryAction;
 use rye_item::condition::{Condition, resolve_path};
 use rye_item::interpolate::interpolate;
 pub use rye_item::parse::directive::HOOK_EVENTS;
@@ -19,7 +20,6 @@ use crate::call_hooks::{CallEvent, NeededFields};
 use crate::capability::Capabilities;
 use crate::item_names;
 
-const PRIMARIES: [&str; 5] = ["execute", "search", "load", "sign", "fetch"];
 const DIRECTIVE_LAYER: u8 = 1;
 
 /// Whether a hook's result may steer the thread.
@@ -169,11 +169,11 @@ impl Hook {
         };
         for action in &actions {
             let primary = action.get("primary").and_then(Value::as_str).unwrap_or_default();
-            if !PRIMARIES.contains(&primary) {
+            if primary.parse::<PrimaryAction>().is_err() {
                 return fail(format!(
                     "there is no action `{}`; there are {}",
                     one_line(primary),
-                    PRIMARIES.join(", ")
+                    PrimaryAction::ALL.map(PrimaryAction::as_str).join(", ")
                 ));
             }
         }

@@ -5,7 +5,7 @@ use rye_item::ItemType;
 use rye_item::parameters::parse_words;
 use serde_json::{Map, Value, json};
 
-use crate::action::{Action, Primary};
+use crate::action::{Action, PrimaryAction};
 use crate::dispatch::Dispatcher;
 
 /// The words of a command line, which `rye` in a tool sends as they were given.
@@ -17,7 +17,7 @@ const WORDS: &str = "words";
 /// # Errors
 /// When the words are no texts.
 pub(super) fn collect(dispatcher: &dyn Dispatcher, mut action: Action) -> Result<Action, String> {
-    if action.primary != Primary::Execute {
+    if action.primary != PrimaryAction::Execute {
         let options = std::mem::take(&mut action.options);
         action.params.extend(options);
         return Ok(action);

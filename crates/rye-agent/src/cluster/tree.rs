@@ -172,7 +172,7 @@ fn open_engine(setup: &WorkerSetup, project: &Path) -> Result<Engine> {
             temporary_folders: setup.temporary_folders.clone(),
             passphrase_prompt: None,
         },
-        natives: NativeTools(crate::hook_tools::native_tools()),
+        natives: NativeTools(crate::thread_tools::native_tools()),
     };
     let roots = Roots { project: Some(project.to_owned()), ..setup.engine.workspace.roots.clone() };
     Engine::open(roots, options, (setup.engine_clock)())

@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 
 use super::names::NameAllocator;
 use super::{DIRECTIVE_RETURN, READ_ARTIFACT, SkippedTool, ToolBinding, ToolDefinitions};
-use crate::action::{Action, Primary};
+use crate::action::{Action, PrimaryAction};
 use crate::capability::{Capabilities, Principal, permit};
 use crate::preflight;
 
@@ -133,8 +133,10 @@ impl DefinitionsBuilder {
     fn add_primary(&mut self, described: AgentToolSchema, capabilities: &Capabilities) {
         let primary = described.action;
         let words: &[&str] = match primary {
-            Primary::Fetch => &["search", "load"],
-            Primary::Search | Primary::Load | Primary::Execute | Primary::Sign => &[primary.as_str()],
+            PrimaryAction::Fetch => &["search", "load"],
+            PrimaryAction::Search | PrimaryAction::Load | PrimaryAction::Execute | PrimaryAction::Sign => {
+                &[primary.as_str()]
+            }
         };
         let types: Vec<ItemType> = ItemType::SEARCHABLE
             .into_iter()

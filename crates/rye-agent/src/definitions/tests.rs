@@ -3,7 +3,7 @@ use rye_model::{ToolCall, ToolDefinition};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::action::{Action, Primary};
+use crate::action::{Action, PrimaryAction};
 use crate::capability::{Capabilities, HOOK_TOOLS_PREFIX, Principal, permit};
 use crate::definitions;
 use crate::test_support::{engine, init_world, signed_native, write_native};
@@ -152,7 +152,10 @@ fn item_id_in_direct_call_is_a_parameter() {
     let definitions = build(&["rye.execute.tool.rye.file-system.read"], &json!([]), UNLIMITED);
     let input = json!({"path": "a", "item_id": "rye/bash", "item_type": "tool", "primary": "sign"});
     let action = action(definitions.target(&call("rye_file_system_read", input.clone())));
-    assert_eq!((action.primary, action.item_id.as_deref()), (Primary::Execute, Some("rye/file-system/read")));
+    assert_eq!(
+        (action.primary, action.item_id.as_deref()),
+        (PrimaryAction::Execute, Some("rye/file-system/read"))
+    );
     assert_eq!(Value::Object(action.params.clone()), input);
     assert!(action.options.is_empty());
 }

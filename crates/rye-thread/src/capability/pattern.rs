@@ -40,14 +40,14 @@ impl Pattern {
             return Ok(vec![Self { text }]);
         }
         let (word, below) = rest.split_once('.').map_or((rest, None), |(word, below)| (word, Some(below)));
-        let Ok(primary) = word.parse::<Primary>() else {
+        let Ok(primary) = word.parse::<PrimaryAction>() else {
             return reject("after `rye.` comes execute, search, load, fetch, sign or `*`");
         };
         let of = |word: &str| Self {
             text: below.map_or_else(|| format!("rye.{word}"), |below| format!("rye.{word}.{below}")),
         };
         Ok(match primary {
-            Primary::Fetch => vec![of("search"), of("load")],
+            PrimaryAction::Fetch => vec![of("search"), of("load")],
             _ => vec![of(primary.as_str())],
         })
     }

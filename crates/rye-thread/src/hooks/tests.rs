@@ -1,6 +1,3 @@
-use std::collections::BTreeSet;
-
-use rye_item::PrimaryAction;
 use serde_json::json;
 
 use super::*;
@@ -131,10 +128,4 @@ fn infra_hooks_cannot_be_suppressed() {
     assert_eq!(remaining(&["rules"]), ["a", "b", "c"]);
     assert_eq!(remaining(&["team/rules"]), ["b", "c"]);
     assert_eq!(remaining(&["b", "c"]), ["a", "c"]);
-}
-
-#[test]
-fn hooks_may_ask_for_every_primary_action() {
-    let all: BTreeSet<&str> = PrimaryAction::ALL.map(PrimaryAction::as_str).into();
-    assert_eq!(BTreeSet::from(PRIMARIES), all);
 }

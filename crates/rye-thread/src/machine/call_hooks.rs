@@ -15,7 +15,7 @@ use super::hooks::{QueuedAction, UNKNOWN_OUTCOME};
 use super::tools::{ToolRun, emit_tool_result, error_text};
 use super::turn::TextEnd;
 use super::{Phase, ThreadState};
-use crate::action::{Action, Primary};
+use crate::action::{Action, PrimaryAction};
 use crate::call_hooks::{CallAnswer, CallChange, CallEvent, HookContext, NeededFields, permit_hook_action};
 use crate::core_event::CoreEvent;
 use crate::definitions::{CallTarget, DIRECTIVE_RETURN, READ_ARTIFACT, ToolBinding};
@@ -314,7 +314,7 @@ impl ThreadState {
     /// The arguments of the item that a call is for; `action` is what it asks for.
     fn call_arguments<'c>(&self, call: &'c ToolCall, action: &'c Action) -> Option<&'c Map<String, Value>> {
         Some(match self.spec.template.definitions.names.get(&call.name)? {
-            ToolBinding::Primary(Primary::Execute) => &action.params,
+            ToolBinding::Primary(PrimaryAction::Execute) => &action.params,
             _ => &call.input,
         })
     }
@@ -322,7 +322,7 @@ impl ThreadState {
     /// Makes the call with these arguments.
     fn set_arguments(&self, call: &mut ToolCall, arguments: Map<String, Value>) {
         match self.spec.template.definitions.names.get(&call.name) {
-            Some(ToolBinding::Primary(Primary::Execute)) => {
+            Some(ToolBinding::Primary(PrimaryAction::Execute)) => {
                 call.input.insert("parameters".to_owned(), Value::Object(arguments));
             }
             _ => call.input = arguments,

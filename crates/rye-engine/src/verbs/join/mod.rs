@@ -285,8 +285,7 @@ fn signed_items(engine: &Engine, identities: &[Identity], bundle_files: &BTreeSe
     let mut signers: BTreeMap<Fingerprint, ProjectSigner> = BTreeMap::new();
     for entry in spaces.scan(&Space::Project, &ItemType::ALL).entries {
         // Identity documents are not items.
-        let is_identity = entry.item.item_type == ItemType::Config && entry.item.id.is_within("keys");
-        if is_identity || bundle_files.contains(&format!(".ai/{}", entry.relative)) {
+        if entry.item.is_key_document() || bundle_files.contains(&format!(".ai/{}", entry.relative)) {
             continue;
         }
         let path = CandidatePath {
