@@ -363,7 +363,7 @@ fn hidden_items_and_providers_are_shown() {
     bob.write_user("tools/team/hi.py", alice.read("tools/team/hi.py"));
     let review = bob.assert_refused(["join"], 2, "RYE0105")["data"].clone();
     let expected = json!([
-        {"item": "tool:rye/agent/providers/openai/openai", "space": "system:rye"},
+        {"item": "tool:rye/agent/providers/openai/openai", "space": "system:ryeos"},
         {"item": "tool:team/hi", "space": "user"},
     ]);
     assert_eq!(review["hidden"], expected, "{review}");

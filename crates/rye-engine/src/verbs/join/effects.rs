@@ -75,7 +75,7 @@ fn read_provider(
     place: &CandidatePath,
 ) -> Option<ProjectProvider> {
     let file = engine.workspace.spaces.read(item, place).ok()?;
-    let fields = file.fields();
+    let fields = &file.parsed().fields;
     let text = |value: Option<&Value>| value.and_then(Value::as_str).map(one_line);
     Some(ProjectProvider {
         item_id: item.id.clone(),
