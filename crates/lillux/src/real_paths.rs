@@ -1,6 +1,6 @@
 //! Where the same paths lead, asked again and again: followed once, and again only when a folder on their way has changed.
 //!
-//! A folder whose times are as they were holds the same names, and a name that was no link is none. So one look at each folder
+//! A folder whose times are as they were holds the same names, links and others. So one look at each folder
 //! says as much as one at each path. Of a folder that changed a moment ago, whose times may stay the same at the next change,
 //! each name is looked at. Where a link is on the way, nothing is kept.
 

@@ -317,7 +317,7 @@ impl Engine {
     pub(crate) fn key_files(&self) -> Vec<PathBuf> {
         let named = self.host.variables.get(PASSPHRASE_FILE_VAR).filter(|path| !path.is_empty());
         let passphrase = named.map(|path| canonicalize_existing(&self.host.current_dir.join(path)));
-        // An open file that a shell hands over is no path of its own.
+        // What a shell hands over is an open file, and may lie anywhere.
         let is_path = |path: &PathBuf| !path.starts_with("/dev") && !path.starts_with("/proc");
         let keys = self.workspace.roots.signing_keys.clone();
         std::iter::once(keys).chain(passphrase.filter(is_path)).collect()

@@ -21,6 +21,7 @@ mod explain;
 mod git;
 mod git_config;
 mod git_index;
+mod git_leftovers;
 mod git_runs;
 mod home_dirs;
 mod index_watch;

@@ -125,7 +125,7 @@ fn flat_config_is_reported() {
 }
 
 #[test]
-fn agents_are_told_which_commands_are_the_users() {
+fn agents_learn_which_commands_users_run() {
     let help = User::new().ok(["--help"]).stdout;
     let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1);
     let names: Vec<&str> = listed

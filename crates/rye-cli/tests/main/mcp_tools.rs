@@ -142,7 +142,9 @@ fn project_cannot_replace_the_server_of_a_user_tool() {
     for path in ["tools/mcp/servers/fake.yaml", "tools/mcp/fake/add.yaml"] {
         user.write_user(path, user.read(path));
     }
-    user.ok(["sign", "tool", "mcp/servers/fake", "mcp/fake/add", "--from", "user", "--yes"]);
+    for id in ["mcp/servers/fake", "mcp/fake/add"] {
+        user.ok(["sign", "tool", id, "--space", "user", "--yes"]);
+    }
     std::fs::remove_dir_all(user.project().join(".ai/tools/mcp/fake")).expect("removed");
     std::fs::write(&server, item("plain", "", "").replace("command: python3", "command: \"false\""))
         .expect("changed");

@@ -213,7 +213,7 @@ pub(super) fn has_config(folder: &Path) -> bool {
 }
 
 /// Folders of a repository in which there are no submodules.
-const INNER_FOLDERS: [&str; 10] =
+pub(super) const INNER_FOLDERS: [&str; 10] =
     ["objects", "refs", "logs", "hooks", "info", "branches", "remotes", "worktrees", "lfs", "rr-cache"];
 
 /// The folders of submodules in a git folder, those of submodules in them included. `None` where they cannot be told one by

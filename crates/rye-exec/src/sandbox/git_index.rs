@@ -42,6 +42,8 @@ pub(super) struct GitIndex {
     pub(super) projects: Vec<PathBuf>,
     /// The name of the file that holds the rest of it.
     shared: Option<String>,
+    /// Whether entries have no name of their own: they stand for those of the shared file.
+    has_unnamed: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,6 +135,9 @@ fn parse(bytes: &[u8], name_len: usize) -> Option<GitIndex> {
         }
         at = at.checked_add(8)?.checked_add(size)?;
     }
+    if index.has_unnamed && index.shared.is_none() {
+        return None;
+    }
     // Git may read the entries in blocks, from where a table says that they are.
     let mut left = count;
     for (offset, count) in entry_blocks(bytes, name_len)? {
@@ -195,6 +200,9 @@ impl EntryReader<'_> {
                 None => self.bytes.get(name_at..)?.iter().position(|byte| *byte == 0)?,
             };
             name.extend_from_slice(self.bytes.get(name_at..name_at.checked_add(rest)?)?);
+            if !is_below_worktree(mode, &name) {
+                return None;
+            }
             at = match self.version {
                 4 => name_at + rest + 1,
                 // Entries end with one to eight zeros.
@@ -206,9 +214,27 @@ impl EntryReader<'_> {
     }
 }
 
+/// Whether a checkout of this entry writes below the folder of the files, and not into a git folder. Git refuses to make any
+/// other; one that is there it obeys.
+fn is_below_worktree(mode: u32, name: &[u8]) -> bool {
+    let name = match mode & FORMAT_MASK {
+        FOLDER => name.strip_suffix(b"/").unwrap_or(name),
+        _ => name,
+    };
+    let is_plain = |part: &[u8]| {
+        !part.is_empty()
+            && part != b"."
+            && part != b".."
+            && !part.eq_ignore_ascii_case(b".git")
+            && !part.contains(&0)
+    };
+    name.is_empty() || name.split(|byte| *byte == b'/').all(is_plain)
+}
+
 /// Keeps what matters of an entry.
 fn note_entry(mode: u32, name: &[u8], index: &mut GitIndex) {
     let path = |name: &[u8]| PathBuf::from(OsString::from_vec(name.to_owned()));
+    index.has_unnamed |= name.is_empty();
     match mode & FORMAT_MASK {
         GITLINK => index.gitlinks.push(path(name)),
         FOLDER => index.sparse_folders.push(path(name)),
@@ -282,6 +308,34 @@ mod tests {
         assert_eq!(found.projects, [PathBuf::from("a")]);
         assert_eq!(parse(&index(5, &entries), 20), None);
         assert_eq!(parse(b"DIRC\0\0\0\x09\0\0\0\0", 20), None);
+    }
+
+    #[test]
+    fn paths_that_lead_out_of_the_files_are_not_understood() {
+        let parse_name = |mode: u32, name: &str| parse(&index(1, &[entry(mode, name)]), 20);
+        for name in [
+            ".git/config",
+            "a/.git/hooks/x",
+            ".GIT/config",
+            "../x",
+            "a/../../x",
+            "./a",
+            "a/./b",
+            "/etc/x",
+            "//x",
+            "a//b",
+            "a/",
+            "",
+        ] {
+            assert_eq!(parse_name(0o100_644, name), None, "{name:?}");
+        }
+        for name in [".gitignore", ".github/x", "a.git/b", "..a", "...", ".gitmodules", "a/b c"] {
+            assert!(parse_name(0o100_644, name).is_some(), "{name:?}");
+        }
+        assert!(parse_name(0o040_000, "sparse/").is_some());
+        // Entries without a name belong to a shared index.
+        let link = [b"link".to_vec(), 20_u32.to_be_bytes().to_vec(), vec![1; 20]].concat();
+        assert!(parse(&index(1, &[entry(0o100_644, ""), link]), 20).is_some());
     }
 
     #[test]

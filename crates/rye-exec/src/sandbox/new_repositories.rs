@@ -11,6 +11,7 @@ use lillux::dir::tree::{Tree, UnlistedFolder};
 use rye_item::repository::{REPOSITORY_FOLDERS, is_git_repository};
 
 use super::git::{GitDirs, GitLayout};
+use super::git_leftovers;
 use super::repositories::{PlantedRepository, REFUSED_SUFFIX, RepositoryRecord};
 use super::repository_snapshot::{RepositorySnapshot, identify, is_entry_since, is_made_since, is_since};
 
@@ -123,7 +124,29 @@ impl NewRepositorySearch {
         // What cannot be searched may hold anything.
         let unsearched = found.unsearched.iter().filter(|folder| !snapshot.is_unsearched(folder));
         planted.extend(unsearched.map(|path| PlantedRepository { path: path.clone(), is_moved: false }));
+        planted.extend(self.refuse_leftovers(&found, record));
         planted
+    }
+
+    /// Moves aside what the run left in git folders and git would follow.
+    fn refuse_leftovers(&self, found: &FoundFolders, record: &RepositoryRecord) -> Vec<PlantedRepository> {
+        let mut folders = record.writable_git_folders();
+        let dirs = found.repositories.iter().filter_map(|repository| repository.dirs.as_ref());
+        let inner =
+            dirs.flat_map(|dirs| [&dirs.own, &dirs.common]).filter(|folder| record.is_writable(folder));
+        folders.extend(inner.cloned());
+        let mut refused = Vec::new();
+        for folder in &folders {
+            // What lies in another one is searched with it.
+            if folder.ancestors().skip(1).any(|above| folders.contains(above)) {
+                continue;
+            }
+            let left = git_leftovers::find(folder, self.started);
+            refused.extend(left.refused.iter().filter_map(|path| record.move_aside(path)));
+            refused
+                .extend(left.unsearched.into_iter().map(|path| PlantedRepository { path, is_moved: false }));
+        }
+        refused
     }
 
     /// Whether this is the project, with a `.git` of its own: git looks for that first, and it may be a placeholder.

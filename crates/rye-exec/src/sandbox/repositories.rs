@@ -29,8 +29,6 @@ const MAX_SEARCHED_FOLDERS: usize = 10_000;
 const MAX_GIT_FILES: usize = 1_000_000;
 /// The name that a refused `.git` gets.
 pub(super) const REFUSED_SUFFIX: &str = ".refused-by-rye";
-/// More names than this are not tried.
-const MAX_NAMES: usize = 100;
 
 /// A project below the project.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -323,6 +321,13 @@ impl RepositoryRecord {
         check
     }
 
+    /// The folders of the repositories there were, as far as the run could write to them.
+    pub(super) fn writable_git_folders(&self) -> BTreeSet<PathBuf> {
+        let of_known = self.known.iter().flat_map(|known| [known.index.parent(), known.config.parent()]);
+        let all = of_known.flatten().chain(self.git_dirs.iter().map(PathBuf::as_path));
+        all.filter(|folder| self.is_writable(folder)).map(Path::to_owned).collect()
+    }
+
     /// Whether a `.git`, or a folder that is a repository itself, was there and protected.
     pub(super) fn is_known(&self, entry: &Path) -> bool {
         self.git_dirs.iter().any(|known| known == entry)
@@ -379,12 +384,11 @@ fn rename_refused(root: &Path, parent: &Path, name: &OsStr) -> bool {
     }) else {
         return false;
     };
-    let is_free = (0..MAX_NAMES).any(|number| {
+    // A run can take the names that come to mind, and not one that it cannot guess.
+    let suffixes = [Some(String::new()), lillux::file::unique_name().ok().map(|unique| format!("-{unique}"))];
+    let is_free = suffixes.into_iter().flatten().any(|suffix| {
         let mut new_name = name.to_owned();
-        new_name.push(OsStr::new(REFUSED_SUFFIX));
-        if number > 0 {
-            new_name.push(format!("-{number}"));
-        }
+        new_name.push(format!("{REFUSED_SUFFIX}{suffix}"));
         folder.move_to(name, &folder, &new_name).is_ok()
     });
     is_free && matches!(folder.status(name), Ok(None))

@@ -295,7 +295,9 @@ pub(super) fn refuse_planted(guard: &mut RepositoryGuard, receipt: &mut Receipt)
         names.map(|repository| shown_path(&repository.path)).collect::<Vec<_>>().join(", ")
     };
     let (moved, left) = (names(true), names(false));
-    let made = |names: &str| format!("it made {names}, which your next `git status` could run programs for");
+    let made = |names: &str| {
+        format!("it made {names}, for which your next git command could run programs or write other files")
+    };
     match (moved.is_empty(), left.is_empty()) {
         (true, true) => None,
         (_, false) => {
