@@ -2,7 +2,7 @@
 
 use rye_item::text::one_line;
 
-use crate::action::Primary;
+use crate::action::PrimaryAction;
 
 /// The longest grant.
 const MAX_GRANT_LEN: usize = 600;

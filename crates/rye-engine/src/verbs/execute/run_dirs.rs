@@ -5,8 +5,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use lillux::Digest;
 use lillux::file::{self, LockedTempDir};
+use lillux::{Digest, canonicalize_existing};
 use rye_exec::environment::Environment;
 use rye_exec::sandbox::{HomeDirs, SandboxPlan};
 use rye_space::AI_FOLDER;
@@ -20,16 +20,20 @@ use crate::error::{Code, Error, Result};
 const PROTECTED_FOLDERS: [&str; 4] = ["config", "threads", "lockfiles", "bundles"];
 
 /// An empty folder for one run's temporary files, removed when dropped. It lies in a folder of the user's own with those of
-/// all other runs, so that a sandbox can close that folder and show this run its own.
+/// all other runs, so that a sandbox can close that folder and show this run its own. A folder in the project would be open to
+/// its tools.
 ///
 /// # Errors
 /// When it cannot be made.
 pub(crate) fn temporary_folder(engine: &Engine) -> Result<LockedTempDir> {
     let named = engine.host.variables.get("TMPDIR").map(PathBuf::from);
-    let system =
-        named.filter(|path| path.is_absolute() && path.is_dir()).unwrap_or_else(|| PathBuf::from("/tmp"));
+    let project = engine.workspace.roots.project.as_ref().map(|project| canonicalize_existing(project));
+    let is_closed = |folder: &PathBuf| !project.as_ref().is_some_and(|project| folder.starts_with(project));
+    let named = named.filter(|path| path.is_absolute() && path.is_dir());
+    let named = named.map(|path| canonicalize_existing(&path)).filter(is_closed);
+    let system = named.unwrap_or_else(|| canonicalize_existing(Path::new("/tmp")));
     let user = lillux::owner::effective_uid();
-    let folders = lillux::canonicalize_existing(&system).join(format!("rye-runs-{user}"));
+    let folders = system.join(format!("rye-runs-{user}"));
     engine.host.temporary_folders.acquire(&folders, "rye-run-").map_err(|error| {
         Error::new(Code::Io, format!("no temporary folder for the run: {error}"))
             .hint("name a folder of your own: TMPDIR=DIR rye …")
@@ -87,8 +91,7 @@ pub(crate) fn program_folders(environment: &Environment) -> Vec<PathBuf> {
 pub(super) fn rye_program(engine: &Engine) -> Option<&'static Path> {
     static FOUND: OnceLock<(PathBuf, PathBuf)> = OnceLock::new();
     let launcher = engine.host.launcher.program();
-    let (launcher_path, found) =
-        FOUND.get_or_init(|| (launcher.to_owned(), lillux::canonicalize_existing(launcher)));
+    let (launcher_path, found) = FOUND.get_or_init(|| (launcher.to_owned(), canonicalize_existing(launcher)));
     (launcher_path == launcher && found.file_name().is_some_and(|name| name == "rye")).then_some(found)
 }
 
