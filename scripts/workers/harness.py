@@ -22,6 +22,8 @@ class Sizes:
     race: int
     tree: int
     migrations: int
+    # Workers that are killed in the middle of a thread that they were called for.
+    called: int
     strangers: int
     # How many seconds more than rye promises are allowed: the short form runs on CI's machine, which is slow.
     patience: int
@@ -31,8 +33,8 @@ class Sizes:
         return self.race // 3
 
 
-SHORT = Sizes(kills=4, restarts=1, cuts=2, race=60, tree=40, migrations=3, strangers=0, patience=60)
-FULL = Sizes(kills=100, restarts=20, cuts=20, race=300, tree=500, migrations=20, strangers=1, patience=0)
+SHORT = Sizes(kills=4, restarts=1, cuts=2, race=60, tree=40, migrations=3, called=3, strangers=0, patience=60)
+FULL = Sizes(kills=100, restarts=20, cuts=20, race=300, tree=500, migrations=20, called=50, strangers=1, patience=0)
 
 
 class Wrong(Exception):

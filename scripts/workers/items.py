@@ -75,7 +75,7 @@ threads:
       schema: team
       users: [{users}]
       workers: [{workers}]
-"""
+{store}"""
 
 
 def directive(name, spend="1000", model="", provider="fake", more="", permissions=PERMISSIONS, limits=LIMITS):

@@ -56,11 +56,11 @@ class Person:
         """What a command gives as JSON."""
         return json.loads(self.stdout(*words, "--json"))["data"]
 
-    def settle(self, users, workers, limits=""):
-        """Writes and signs the settings; `limits` are more lines of `resilience.yaml`."""
+    def settle(self, users, workers, limits="", store=""):
+        """Writes and signs the settings; `limits` are more lines of `resilience.yaml`, `store` more of what is said of the store."""
         quote = lambda keys: ", ".join(f'"{key}"' for key in keys)
         write(f"{self.home}/.ai/config/config.yaml",
-              items.CONFIG.format(url=self.world.database.url, users=quote(users), workers=quote(workers)))
+              items.CONFIG.format(url=self.world.database.url, users=quote(users), workers=quote(workers), store=store))
         self.rye("sign", "config", "config", "--space", "user")
         write(f"{self.home}/.ai/config/agent/resilience.yaml", items.RESILIENCE.format(more=limits))
         self.rye("sign", "config", "agent/resilience", "--space", "user")
@@ -123,6 +123,8 @@ class World:
 
     def __init__(self, folder, rye, sizes):
         self.folder, self.rye, self.sizes, self.workers = folder, rye, sizes, []
+        # What else runs as long as this does.
+        self.servers = []
         self.marks, self.model = Marks(), Model()
         self.database = Database(os.path.join(folder, "database"))
         try:
@@ -164,6 +166,8 @@ class World:
             if worker.process.poll() is None:
                 worker.wake()
                 worker.kill()
+        for server in self.servers:
+            server.end()
         self.database.end()
 
     def status(self, thread):

@@ -59,8 +59,8 @@ class Model:
 
     def __init__(self):
         self.asked, self.lock, self.delay = collections.Counter(), threading.Lock(), 0.05
-        # Who gets no answer for a long time.
-        self.held = set()
+        # Who gets no answer for a long time; and who once so many results are there.
+        self.held, self.held_at = set(), {}
         # Whether it says that it is unavailable.
         self.is_down = False
         model = self
@@ -77,8 +77,9 @@ class Model:
                     self.send_error(503)
                     return
                 try:
-                    label, answer = model.answer(body)
-                    time.sleep(600 if label in model.held else model.delay)
+                    label, done, answer = model.answer(body)
+                    is_held = label in model.held or model.held_at.get(label) == done
+                    time.sleep(600 if is_held else model.delay)
                     self.send_response(200)
                     self.send_header("content-type", "text/event-stream")
                     self.send_header("content-length", str(len(answer)))
@@ -125,4 +126,4 @@ class Model:
                   {"choices": [], "usage": usage}]
         common = {"id": "c", "object": "chat.completion.chunk", "created": 0, "model": body["model"]}
         events = "".join(f"data: {json.dumps({**common, **chunk})}\n\n" for chunk in chunks)
-        return label, events.encode() + b"data: [DONE]\n\n"
+        return label, len(results), events.encode() + b"data: [DONE]\n\n"

@@ -14,6 +14,7 @@ use lillux::PublicKey;
 use lillux::file::LockedTempDir;
 use rye_engine::{Engine, Result};
 
+use crate::cluster::ThreadDispatch;
 pub use files::fetch_transcript;
 pub use migrate::{MigrationReport, MigrationStore, StoreRole, migrate};
 pub use rye_store::block_on;
@@ -51,6 +52,8 @@ pub struct OpenedStore {
     pub signers: Vec<PublicKey>,
     /// Whether other machines share it.
     pub is_shared: bool,
+    /// What calls workers for threads that wait, if its settings name it.
+    pub dispatch: Option<Arc<dyn ThreadDispatch>>,
 }
 
 impl std::fmt::Debug for OpenedStore {
@@ -79,6 +82,7 @@ pub fn open_configured(
             files: folder.to_owned(),
             signers: SharedStoreConfig::all_signers(engine),
             is_shared: false,
+            dispatch: None,
         });
     };
     open_shared(engine, &config, folder, spec, clock)
@@ -105,6 +109,7 @@ pub fn open_shared(
         files: config.cache_dir(roots).join("files"),
         signers: config.signers(),
         is_shared: true,
+        dispatch: config.dispatch(),
     })
 }
 

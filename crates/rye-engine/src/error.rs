@@ -344,6 +344,8 @@ codes! {
     CheckoutRefused = "RYE1163", Denied;
     /// Threads are not moved to another store.
     MigrationRefused = "RYE1164", Denied;
+    /// A thread waits for a worker, and what calls workers for it did not take it.
+    NotHandedOver = "RYE1165", Failed;
 }
 
 impl fmt::Display for Code {

@@ -162,11 +162,19 @@ pub(crate) async fn submission(db: &Db, id: &ThreadId) -> Result<Option<Submissi
     db.query_opt(sql, &[&name]).await?.map(|row| to_submission(&row, 0)).transpose()
 }
 
+/// How often a thread was claimed or given up.
+pub(crate) async fn epoch(db: &Db, id: &ThreadId) -> Result<u64, DbError> {
+    let name = id.as_str();
+    let row = db.query_opt("SELECT epoch FROM threads WHERE thread_id = $1", &[&name]).await?;
+    to_number(row.ok_or_else(|| ThreadStoreError::NoThread(id.clone()))?.try_get(0)?)
+}
+
 /// Submitted threads that wait for a worker.
 pub(crate) async fn submitted(
     context: &ReadContext,
     observer: &Owner,
     policy: ClaimPolicy,
+    only: Option<&ThreadId>,
 ) -> Result<Vec<SubmittedThread>, DbError> {
     const FIND: &str = concat!(
         "SELECT ",
@@ -176,7 +184,8 @@ pub(crate) async fn submitted(
             SELECT placements.submission, begun.thread_id AS first FROM placements
             JOIN threads AS begun ON begun.thread = placements.submitted WHERE placements.thread = threads.root
          ) AS placed ON placed.submission IS NOT NULL
-         WHERE completed_at IS NULL AND (pid IS NULL OR host = $1 OR lease_ms < $2)
+         WHERE completed_at IS NULL AND ($4::text IS NULL OR thread_id = $4)
+            AND (pid IS NULL OR host = $1 OR lease_ms < $2)
             AND (status IN ('created', 'running') OR (status = 'suspended' AND pid IS NULL
                 AND ((reason IN ('approval', 'limit', 'budget') AND EXISTS (
                         SELECT 1 FROM approvals WHERE approvals.thread = threads.thread AND kind <> 'resume'))
@@ -192,9 +201,10 @@ pub(crate) async fn submitted(
         ClaimPolicy::Free => 0,
         ClaimPolicy::Forced => i64::MAX,
     };
+    let only = only.map(ThreadId::as_str);
     let mut found = Vec::new();
     let next = RECORD_COLUMN_COUNT;
-    for row in context.db.query(FIND, &[&observer.host, &oldest, &MAX_SUBMITTED]).await? {
+    for row in context.db.query(FIND, &[&observer.host, &oldest, &MAX_SUBMITTED, &only]).await? {
         let heartbeat_ms = context.shared.clock.to_local(row.try_get(next + 2)?)?;
         let holder = read_owner(&row, next + 3)?;
         let is_free = holder.as_ref().is_none_or(|holder| {

@@ -319,9 +319,17 @@ impl ThreadStore for PostgresStore {
         &'a self,
         observer: &'a Owner,
         policy: ClaimPolicy,
+        only: Option<&'a ThreadId>,
     ) -> StoreFuture<'a, Vec<SubmittedThread>> {
-        let observer = observer.clone();
-        self.reading(async move |context: &ReadContext| cluster::submitted(context, &observer, policy).await)
+        let (observer, only) = (observer.clone(), only.cloned());
+        self.reading(async move |context: &ReadContext| {
+            cluster::submitted(context, &observer, policy, only.as_ref()).await
+        })
+    }
+
+    fn epoch<'a>(&'a self, id: &'a ThreadId) -> StoreFuture<'a, u64> {
+        let id = id.clone();
+        self.reading(async move |context: &ReadContext| cluster::epoch(&context.db, &id).await)
     }
 
     fn request_resume<'a>(&'a self, id: &'a ThreadId, decision: &'a ApprovalDecision) -> StoreFuture<'a, ()> {

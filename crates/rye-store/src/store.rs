@@ -202,14 +202,23 @@ pub trait ThreadStore: std::fmt::Debug + Send + Sync {
 
     /// Submitted threads that wait for a worker: no process has them, or they may be taken from their holders, seen from
     /// `observer`; also those that stopped to ask people and were answered, and those that a person asked to resume. The
-    /// oldest first.
+    /// oldest first; `only` this one, if it is named.
     fn submitted<'a>(
         &'a self,
         observer: &'a Owner,
         policy: ClaimPolicy,
+        only: Option<&'a ThreadId>,
     ) -> StoreFuture<'a, Vec<SubmittedThread>> {
-        let _ = (observer, policy);
+        let _ = (observer, policy, only);
         Box::pin(std::future::ready(Ok(Vec::new())))
+    }
+
+    /// How often a thread was claimed or given up, which only grows: with it, a thread that waits for a worker has a name
+    /// that it has never had before.
+    fn epoch<'a>(&'a self, id: &'a ThreadId) -> StoreFuture<'a, u64> {
+        let _ = id;
+        let message = "this store has no workers".to_owned();
+        Box::pin(std::future::ready(Err(ThreadStoreError::Failed(message))))
     }
 
     /// Asks workers to resume a suspended thread as it stands now, with what the decision changes. A later request takes the

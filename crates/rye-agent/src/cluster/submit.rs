@@ -137,6 +137,11 @@ impl Threads {
         let PreparedThread { spec, mut notices, .. } = prepared;
         self.register_submitted(&spec, &blobs).await?;
         notices.extend(left_out_notice(&left_out));
+        // It is there for good: a dispatch that is down delays it.
+        if let Err(error) = self.hand_over(&body.thread).await {
+            let hints = error.hints.iter().map(|hint| format!("; {hint}"));
+            notices.push(format!("{error}{}", hints.collect::<String>()));
+        }
         Ok(SubmitReport { thread_id: body.thread, directive: body.directive, labels: body.labels, notices })
     }
 }

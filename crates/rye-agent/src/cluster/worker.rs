@@ -1,8 +1,11 @@
 //! A worker: takes submitted threads that fit what it offers, runs a bounded number of them, and gives them back when it
 //! ends. One look at the store serves all of its trees.
 
+mod drive;
 mod pool;
 mod take;
+
+pub use drive::DriveOutcome;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
@@ -28,6 +31,7 @@ use crate::store::{
 };
 use crate::thread_id::ThreadId;
 use crate::threads::{WorkerPlace, ledger_spec};
+use pool::WorkerPool;
 
 /// How often it is looked whether the store has changed.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
@@ -91,6 +95,17 @@ pub struct WorkerStatus {
     pub refused: u64,
     /// Threads that another process took from it.
     pub lost: u64,
+}
+
+/// When a worker looks for threads that wait.
+#[derive(Clone, Copy)]
+enum TakePolicy {
+    /// Whenever the store has changed, and now and then in any case.
+    WhenChanged,
+    /// So often: it is called for what waits, and this is for what could not be handed over.
+    Every(Duration),
+    /// Not at all: it is called.
+    Never,
 }
 
 /// A worker at work.
@@ -208,18 +223,66 @@ impl Worker {
         &self.place.store.store
     }
 
-    fn log(&self, line: &str) {
+    pub(super) fn log(&self, line: &str) {
         (self.setup.log)(&one_line(line));
+    }
+
+    /// Its name.
+    #[cfg(feature = "restate")]
+    pub(super) fn name(&self) -> String {
+        one_line(&self.setup.name)
+    }
+
+    /// The clock of its threads.
+    #[cfg(feature = "restate")]
+    pub(super) fn clock(&self) -> Arc<dyn MillisClock> {
+        Arc::clone(&self.setup.clock)
+    }
+
+    /// Hands over what waits: Restate may not have known of workers, or been there, when it began to.
+    #[cfg(feature = "restate")]
+    pub(super) async fn hand_over_waiting(&self) {
+        let policy = ClaimPolicy::Expired { now_ms: self.setup.clock.now_ms(), lease_ms: SHARED_LEASE_MS };
+        let waiting = self.store().shared().submitted(&self.place.owner, policy, None).await;
+        let ids: Vec<ThreadId> = waiting.unwrap_or_default().into_iter().map(|found| found.row.id).collect();
+        let pool = self.pool();
+        let _ = tokio::task::spawn_blocking(move || pool.hand_over(&ids)).await;
+    }
+
+    /// Where threads are left that no thread waits for.
+    fn pool(&self) -> WorkerPool {
+        WorkerPool { store: Arc::clone(&self.place.store), log: Arc::clone(&self.setup.log) }
     }
 
     /// Works until `drain` is cancelled; then its threads end, or are given back.
     ///
     /// # Errors
-    /// When another worker of its name is at work.
+    /// When another worker of its name is at work, or it cannot be called where its settings say that it is.
     pub async fn run(self: &Arc<Self>, drain: &CancellationToken) -> Result<()> {
         self.refuse_namesake().await?;
+        let Some(dispatch) = self.place.store.dispatch.clone() else {
+            self.work(drain, TakePolicy::WhenChanged).await;
+            return Ok(());
+        };
+        self.heartbeat().await;
+        let policy = dispatch.poll_interval().map_or(TakePolicy::Never, TakePolicy::Every);
+        let serving = dispatch.serve(Arc::clone(self), drain.clone());
+        tokio::pin!(serving);
+        let working = self.work(drain, policy);
+        tokio::pin!(working);
+        tokio::select! {
+            () = &mut working => Ok(()),
+            served = &mut serving => {
+                served?;
+                working.await;
+                Ok(())
+            }
+        }
+    }
+
+    async fn work(self: &Arc<Self>, drain: &CancellationToken, policy: TakePolicy) {
         let (mut looked_at, mut beaten_at): (Option<Instant>, Option<Instant>) = (None, None);
-        let mut version = None;
+        let (mut taken_at, mut version): (Option<Instant>, _) = (None, None);
         while !drain.is_cancelled() {
             let is_due =
                 |at: Option<Instant>, interval: Duration| at.is_none_or(|at| at.elapsed() >= interval);
@@ -231,7 +294,17 @@ impl Worker {
             if now != version || is_due(looked_at, LOOK_INTERVAL) {
                 version = now;
                 looked_at = Some(Instant::now());
-                self.look().await;
+                self.end_cancelled().await;
+                let takes = match policy {
+                    TakePolicy::WhenChanged => true,
+                    TakePolicy::Every(interval) => is_due(taken_at, interval),
+                    TakePolicy::Never => false,
+                };
+                if takes {
+                    taken_at = Some(Instant::now());
+                    self.take_waiting().await;
+                }
+                self.close_idle_trees();
             }
             tokio::select! {
                 () = drain.cancelled() => {}
@@ -239,7 +312,6 @@ impl Worker {
             }
         }
         self.drain().await;
-        Ok(())
     }
 
     /// Two workers of one name would take each other for themselves.
@@ -302,8 +374,8 @@ impl Worker {
         lock(&self.trees).values().cloned().collect()
     }
 
-    /// Ends what was asked to end, takes what waits, and closes trees that have nothing to do.
-    async fn look(self: &Arc<Self>) {
+    /// Ends what was asked to end.
+    async fn end_cancelled(&self) {
         let trees = self.open_trees();
         if trees.iter().any(|tree| tree.threads.running_count() > 0) {
             for request in self.store().shared().cancel_requests().await.unwrap_or_default() {
@@ -313,10 +385,12 @@ impl Worker {
                 }
             }
         }
-        // A tree that something else has is not closed below.
-        drop(trees);
+    }
+
+    /// Takes what waits.
+    async fn take_waiting(self: &Arc<Self>) {
         let policy = ClaimPolicy::Expired { now_ms: self.setup.clock.now_ms(), lease_ms: SHARED_LEASE_MS };
-        match self.store().shared().submitted(&self.place.owner, policy).await {
+        match self.store().shared().submitted(&self.place.owner, policy, None).await {
             Ok(mut waiting) => {
                 self.is_healthy.store(true, Ordering::Relaxed);
                 // Workers that begin at different places stand less in each other's way.
@@ -329,7 +403,6 @@ impl Worker {
                 self.log(&format!("the store cannot be read: {error}"));
             }
         }
-        self.close_idle_trees();
     }
 
     fn close_idle_trees(&self) {
@@ -364,9 +437,13 @@ impl Worker {
         if left > 0 {
             self.log(&format!("giving {left} threads back to other workers"));
         }
+        let mut given = Vec::new();
         for tree in self.open_trees() {
-            tree.threads.give_back().await;
+            given.extend(tree.threads.give_back().await);
         }
+        let pool = self.pool();
+        // What was not called for here is not called for elsewhere by itself.
+        let _ = tokio::task::spawn_blocking(move || pool.hand_over(&given)).await;
         let now_ms = self.setup.clock.now_ms();
         if let Err(error) = self.store().shared().put_worker(&self.setup.name, "", now_ms).await {
             self.log(&format!("the store was not told of the end: {error}"));

@@ -18,6 +18,7 @@ use serde_json::Value;
 
 use super::password::find_password;
 use super::{StoreHandle, SystemProbe, ThreadStore, current_owner};
+use crate::cluster::{ThreadDispatch, dispatch_of_settings};
 
 /// For how long a heartbeat renews a lease where several machines share a store.
 pub const SHARED_LEASE_MS: u64 = 30_000;
@@ -41,6 +42,7 @@ pub struct SharedStoreConfig {
     /// The keys of workers: what they record counts.
     pub workers: Vec<PublicKey>,
     address: PostgresAddress,
+    dispatch: Option<Arc<dyn ThreadDispatch>>,
 }
 
 /// Whether the user's settings may name a shared store: a look that is cheap where they do not.
@@ -100,6 +102,7 @@ impl SharedStoreConfig {
         if let Some(path) = text("certificates") {
             address = address.with_certificates(expand_home(path, &engine.host.home));
         }
+        let dispatch = dispatch_of_settings(&shown, store.get("restate"))?;
         let variables = Arc::new(engine.host.variables.clone());
         let (home, variable) = (engine.host.home.clone(), text("password_env").map(str::to_owned));
         let server = address.server();
@@ -121,6 +124,7 @@ impl SharedStoreConfig {
             users: keys("users")?,
             workers: keys("workers")?,
             address: address.with_password(Arc::new(password)),
+            dispatch,
         })
     }
 
@@ -132,6 +136,12 @@ impl SharedStoreConfig {
         let names = stores.into_iter().flat_map(|stores| stores.keys());
         let described = names.filter_map(|name| Self::named(engine, name).ok());
         described.flat_map(|config| config.signers()).collect()
+    }
+
+    /// What calls workers for threads that wait, if the settings name it.
+    #[must_use]
+    pub fn dispatch(&self) -> Option<Arc<dyn ThreadDispatch>> {
+        self.dispatch.clone()
     }
 
     /// Where it is, without a password.

@@ -154,6 +154,7 @@ impl Threads {
         }
         // A worker that sees the answer resumes it.
         if self.runtime.is_left_to_workers(id).await? {
+            self.runtime.hand_over(id).await?;
             return Ok(true);
         }
         let is_running = |row: &ThreadRow| row.status == ThreadStatus::Running;
@@ -299,6 +300,8 @@ impl ThreadRuntime {
         is_ours: bool,
     ) -> std::result::Result<(), String> {
         if self.is_left_to_workers(&row.id).await.map_err(|error| error.to_string())? {
+            // Who waits for it does not decide what becomes of it.
+            let _ = self.hand_over(&row.id).await;
             return Ok(());
         }
         // Where nothing was ever left to another process, it is a copy: it resumes where it was left, or when a person

@@ -12,6 +12,7 @@ mod continuation;
 mod control;
 mod driver_setup;
 mod fork;
+mod hand_over;
 mod heartbeat;
 mod needed_person;
 mod notify;
@@ -51,6 +52,7 @@ use self::records::ThreadRecords;
 use self::running::RunningThreads;
 
 use crate::callback::TokenIssuer;
+use crate::cluster::ThreadDispatch;
 use crate::config::{LedgerSchema, OrphanDetection, ThreadConfig, WatchedConfig};
 use crate::cost::Cost;
 use crate::dispatch::EngineDispatcher;
@@ -137,6 +139,8 @@ pub(crate) struct ThreadRuntime {
     owner: Owner,
     /// Whether other machines share the store.
     is_shared: bool,
+    /// What calls workers for threads that wait, if the store has that.
+    dispatch: Option<Arc<dyn ThreadDispatch>>,
     orphans: OrphanDetection,
     notifications: WatchedConfig<NotificationTargets>,
     /// The version of the store when requests were last looked for.
@@ -264,6 +268,7 @@ impl Threads {
             control: Arc::new(control),
             owner,
             is_shared: opened.is_shared,
+            dispatch: opened.dispatch.clone(),
             orphans: config.coordination.orphan_detection,
             notifications: WatchedConfig::default(),
             seen_version: AtomicI64::new(i64::MIN),

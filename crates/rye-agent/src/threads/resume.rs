@@ -85,6 +85,8 @@ impl ThreadRuntime {
         if !self.is_left_to_workers(id).await? {
             return Ok(());
         }
+        // It may have been answered just now.
+        self.hand_over(id).await?;
         Err(Error::new(Code::ThreadHeld, format!("{id} was submitted: workers run it"))
             .detail("thread_id", id.as_str())
             .hint(format!("have a worker resume it: rye thread resume {id}"))

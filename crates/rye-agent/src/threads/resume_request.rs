@@ -21,6 +21,7 @@ impl Threads {
             return Ok(false);
         }
         self.runtime.request_resume(id, options).await?;
+        self.runtime.hand_over(id).await?;
         Ok(true)
     }
 }
@@ -33,6 +34,8 @@ impl ThreadRuntime {
             return Err(super::resume::ended_error(&row));
         }
         if row.status != ThreadStatus::Suspended {
+            // It may wait only because it was not handed over.
+            self.hand_over(id).await?;
             return Err(Error::new(Code::ThreadHeld, format!("{id} was submitted: workers run it"))
                 .detail("thread_id", id.as_str())
                 .hint(format!("watch it: rye thread tail {id}"))

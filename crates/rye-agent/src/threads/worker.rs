@@ -7,7 +7,7 @@ use lillux::Digest;
 use rye_engine::{Code, Engine, Error, Result};
 
 use super::resume::ResumeOptions;
-use super::{Threads, run_blocking};
+use super::{StartedThread, Threads, run_blocking};
 use crate::driver::CancelSignal;
 use crate::prepare::{PreparedThread, ThreadRequest};
 use crate::spec::ThreadSpec;
@@ -58,12 +58,12 @@ impl Threads {
         self.runtime.preparer.prepare(request).await
     }
 
-    /// Takes a thread that waits for a worker and lets it run here; whether it does. Another worker may have been faster.
+    /// Takes a thread that waits for a worker and lets it run here; `None` when another worker was faster.
     ///
     /// # Errors
     /// When it cannot continue.
-    pub(crate) async fn take_submitted(&self, row: &ThreadRow) -> Result<bool> {
-        let held = |error: Error| if error.code == Code::ThreadHeld { Ok(false) } else { Err(error) };
+    pub(crate) async fn take_submitted(&self, row: &ThreadRow) -> Result<Option<StartedThread>> {
+        let held = |error: Error| if error.code == Code::ThreadHeld { Ok(None) } else { Err(error) };
         let options = match row.status {
             ThreadStatus::Suspended => self.runtime.requested_options(row).await?,
             _ => ResumeOptions { by: "rye".to_owned(), ..ResumeOptions::default() },
@@ -76,12 +76,12 @@ impl Threads {
         let now = self.runtime.records.row(&row.id).await;
         if !now.is_ok_and(|now| (now.status, now.records) == (row.status, row.records)) {
             let _ = self.runtime.store.release_claim(&row.id, claim).await;
-            return Ok(false);
+            return Ok(None);
         }
         if row.status == ThreadStatus::Suspended {
             self.runtime.control.clear_cancel_request(&row.id).await;
         }
-        self.runtime.resume_claimed(&row.id, claim, &options, CancelSignal::default()).await.map(|_| true)
+        self.runtime.resume_claimed(&row.id, claim, &options, CancelSignal::default()).await.map(Some)
     }
 
     /// The threads that run here, with the right to each.
@@ -94,14 +94,17 @@ impl Threads {
         self.runtime.drop_lost(id, claim).await;
     }
 
-    /// Stops all threads where they stand and gives them back: another worker continues from there.
-    pub(crate) async fn give_back(&self) {
+    /// Stops all threads where they stand and gives them back: another worker continues from there. Gives their names.
+    pub(crate) async fn give_back(&self) -> Vec<ThreadId> {
+        let mut given = Vec::new();
         for (id, claim) in self.runtime.running.claims() {
             if let Some(task) = self.runtime.running.abort(&id, claim) {
                 super::control::wait_until_aborted(&task).await;
             }
             // A store that cannot be reached gives them to others when the leases end.
             let _ = self.runtime.store.release_claim(&id, claim).await;
+            given.push(id);
         }
+        given
     }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use cargo_metadata::{DependencyKind, Metadata, MetadataCommand};
 
 /// Which crate of the workspace may depend on which others, tests aside.
-const EDGES: [(&str, &[&str]); 21] = [
+const EDGES: [(&str, &[&str]); 22] = [
     ("lillux-hash", &[]),
     ("lillux", &["lillux-hash"]),
     ("rye-item", &[]),
@@ -19,6 +19,7 @@ const EDGES: [(&str, &[&str]); 21] = [
     ("rye-store", &["lillux-hash", "rye-item", "rye-thread"]),
     ("rye-store-postgres", &["lillux", "rye-item", "rye-store", "rye-thread"]),
     ("rye-store-sqlite", &["lillux", "rye-item", "rye-store", "rye-thread"]),
+    ("rye-restate", &["lillux", "rye-item", "rye-thread"]),
     ("rye-model", &["lillux", "rye-item", "rye-thread"]),
     ("rye-import", &["lillux-hash", "rye-item"]),
     ("rye-bundle", &["lillux", "rye-item", "rye-space", "rye-trust"]),
@@ -45,6 +46,7 @@ const EDGES: [(&str, &[&str]); 21] = [
             "rye-exec",
             "rye-item",
             "rye-model",
+            "rye-restate",
             "rye-space",
             "rye-store",
             "rye-store-postgres",
@@ -292,4 +294,17 @@ fn pure_crates_depend_on_no_runtime() {
         let impure: Vec<_> = IMPURE.iter().filter(|name| reached.contains(**name)).collect();
         assert!(impure.is_empty(), "{root} depends on {impure:?}");
     }
+}
+
+/// What is in the binary only if it is asked for.
+#[test]
+fn restate_is_off_by_default() {
+    let optional = |package: &str, dependency: &str| {
+        let metadata = metadata();
+        let package = metadata.packages.iter().find(|one| one.name.as_str() == package).expect("a package");
+        assert!(!package.features.contains_key("default"), "{}", package.name);
+        package.dependencies.iter().find(|one| one.name == dependency).is_none_or(|one| one.optional)
+    };
+    assert!(optional("rye-agent", "rye-restate"));
+    assert!(optional("rye-cli", "rye-restate"));
 }

@@ -416,8 +416,17 @@ impl ThreadStore for MemoryStore {
         &'a self,
         observer: &'a Owner,
         policy: ClaimPolicy,
+        only: Option<&'a ThreadId>,
     ) -> StoreFuture<'a, Vec<SubmittedThread>> {
-        self.read(|tables| Ok(cluster::submitted(tables, observer, policy, &*self.shared.probe)))
+        self.read(|tables| {
+            let mut found = cluster::submitted(tables, observer, policy, &*self.shared.probe);
+            found.retain(|found| only.is_none_or(|only| found.row.id == *only));
+            Ok(found)
+        })
+    }
+
+    fn epoch<'a>(&'a self, id: &'a ThreadId) -> StoreFuture<'a, u64> {
+        self.read(|tables| Ok(tables.get(id)?.epoch))
     }
 
     fn request_resume<'a>(&'a self, id: &'a ThreadId, decision: &'a ApprovalDecision) -> StoreFuture<'a, ()> {

@@ -47,13 +47,13 @@ pub fn submitted_threads_wait_for_workers(open: OpenStore) {
     };
     if !world.store.keeps_transcripts() {
         assert!(world.store.create_blocking(submitted).is_err(), "a store of one machine has no workers");
-        return assert_eq!(world.store.submitted(&test_owner(), ClaimPolicy::Free).expect("read"), []);
+        return assert_eq!(world.store.submitted(&test_owner(), ClaimPolicy::Free, None).expect("read"), []);
     }
     world.create(submitted);
     world.create(NewThread { owner: None, is_detached: true, ..new_thread(2, None) });
     let this = test_owner();
     let waiting = || -> Vec<ThreadId> {
-        let found = world.store.submitted(&this, ClaimPolicy::Free).expect("read");
+        let found = world.store.submitted(&this, ClaimPolicy::Free, None).expect("read");
         let expected = Submission { root: thread_id(1), digest };
         assert!(found.iter().all(|found| found.submission == expected), "{found:?}");
         found.into_iter().map(|found| found.row.id).collect()
@@ -68,8 +68,15 @@ pub fn submitted_threads_wait_for_workers(open: OpenStore) {
     assert_eq!(waiting(), [thread_id(3), thread_id(4)]);
     assert!(world.store.submission(&thread_id(3)).expect("read").is_some());
     assert!(world.store.submission(&thread_id(2)).expect("read").is_none());
+    let only = |number: u64| {
+        world.store.submitted(&this, ClaimPolicy::Free, Some(&thread_id(number))).expect("read").len()
+    };
+    assert_eq!([only(1), only(2), only(3)], [0, 0, 1]);
     // One that stopped to ask waits for the answer first.
+    let before = world.store.epoch(&thread_id(1)).expect("read");
+    assert_eq!(before, claim.epoch);
     world.stop_to_ask(1, claim);
+    assert!(world.store.epoch(&thread_id(1)).expect("read") > before, "it was given up");
     assert!(!waiting().contains(&thread_id(1)));
     world.answer_question();
     assert!(waiting().contains(&thread_id(1)));
@@ -94,7 +101,7 @@ pub fn requested_threads_wait_for_workers_once(open: OpenStore) {
     let digest = world.store.put_blob_blocking(b"what is to be run".to_vec(), 1).expect("kept");
     world.create(NewThread { blobs: vec![digest], submission: Some(digest), ..new_thread(1, None) });
     let waiting = || {
-        let found = world.store.submitted(&this, ClaimPolicy::Free).expect("read");
+        let found = world.store.submitted(&this, ClaimPolicy::Free, None).expect("read");
         found.into_iter().map(|found| (found.row.id, found.row.records)).collect::<Vec<_>>()
     };
     let stop = |claim: Claim| {

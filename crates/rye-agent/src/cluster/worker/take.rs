@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use rye_engine::{Code, Error, Result};
 use rye_item::text::one_line;
 
-use super::pool::WorkerPool;
 use super::{Worker, lock};
 use crate::cluster::submission::SubmissionBody;
 use crate::cluster::tree::{WorkerTree, is_made_by_worker, must_run_on_other_worker, read_submission};
+use crate::driver::BoxFuture;
 use crate::store::{Submission, SubmittedThread};
 use crate::thread_id::ThreadId;
 use crate::threads::BackgroundHost;
@@ -24,16 +24,16 @@ const MAX_KNOWN: usize = 4096;
 
 /// What becomes of a thread that waits.
 enum TakeOutcome {
-    /// It runs here.
-    Taken,
-    /// Another worker has it, or it does not fit.
-    Left,
+    /// It runs here, until this is ready.
+    Taken(BoxFuture<'static, ()>),
+    /// Another worker has it, or it does not fit; and why.
+    Left(String),
 }
 
 impl Worker {
     /// Reserves a place at a level, if there is one. Each level has its own: threads that wait for those below them do not
     /// keep them from running.
-    fn reserve_place(&self, id: &ThreadId, level: u64) -> bool {
+    pub(super) fn reserve_place(&self, id: &ThreadId, level: u64) -> bool {
         let mut levels = lock(&self.levels);
         let used = levels.values().filter(|known| **known == level).count();
         let is_free = used < self.setup.max_threads && !levels.contains_key(id);
@@ -48,27 +48,35 @@ impl Worker {
         let mut tasks = tokio::task::JoinSet::new();
         for found in waiting {
             let (id, level) = (found.row.id.clone(), found.row.depth);
-            let is_refused = lock(&self.refusals).get(&id).is_some_and(|at| at.elapsed() < REFUSAL_TTL);
-            if is_refused || !self.reserve_place(&id, level) {
+            if self.is_refused(&id) || !self.reserve_place(&id, level) {
                 continue;
             }
             if tasks.len() >= MAX_TAKEN_AT_ONCE {
                 let _ = tasks.join_next().await;
             }
             let worker = Arc::clone(self);
-            tasks.spawn(async move { worker.consider(found).await });
+            tasks.spawn(async move { worker.consider(found).await.is_ok() });
         }
         while tasks.join_next().await.is_some() {}
     }
 
-    async fn consider(self: &Arc<Self>, found: SubmittedThread) {
+    /// Whether a thread was refused here so short a time ago that it is not tried again.
+    pub(super) fn is_refused(&self, id: &ThreadId) -> bool {
+        lock(&self.refusals).get(id).is_some_and(|at| at.elapsed() < REFUSAL_TTL)
+    }
+
+    /// Takes a thread for which a place is reserved: what is ready when it has stopped, or why it was not taken.
+    pub(super) async fn consider(
+        self: &Arc<Self>,
+        found: SubmittedThread,
+    ) -> std::result::Result<BoxFuture<'static, ()>, String> {
         let id = found.row.id.clone();
-        match self.take(&found).await {
-            Ok(TakeOutcome::Taken) => {
+        let reason = match self.take(&found).await {
+            Ok(TakeOutcome::Taken(stopped)) => {
                 self.taken.fetch_add(1, Ordering::Relaxed);
-                return;
+                return Ok(stopped);
             }
-            Ok(TakeOutcome::Left) => {}
+            Ok(TakeOutcome::Left(reason)) => reason,
             Err(error) => {
                 self.refused.fetch_add(1, Ordering::Relaxed);
                 self.log(&format!("refused {id}: {error}"));
@@ -76,9 +84,11 @@ impl Worker {
                 let note = format!("worker {}: {}", self.setup.name, one_line(&error.to_string()));
                 // For `rye thread show`. Another worker may run it all the same.
                 let _ = self.store().shared().set_note(&id, &note).await;
+                one_line(&error.to_string())
             }
-        }
+        };
         lock(&self.levels).remove(&id);
+        Err(reason)
     }
 
     fn remember_refusal(&self, id: &ThreadId) {
@@ -89,9 +99,9 @@ impl Worker {
 
     async fn take(self: &Arc<Self>, found: &SubmittedThread) -> Result<TakeOutcome> {
         let body = self.body(&found.submission).await?;
-        let missing = body.labels.iter().any(|label| !self.labels.contains(label));
-        if missing {
-            return Ok(TakeOutcome::Left);
+        let missing = body.labels.iter().find(|label| !self.labels.contains(*label));
+        if let Some(label) = missing {
+            return Ok(TakeOutcome::Left(format!("it does not offer {}", one_line(label))));
         }
         let (row, signer) = (&found.row, found.signer.as_deref());
         if !is_made_by_worker(&row.id, &found.submission, row.records == 1, signer, &self.workers) {
@@ -102,15 +112,17 @@ impl Worker {
         if body.checkout.is_some() {
             let open = lock(&self.trees).get(&body.thread).cloned();
             if must_run_on_other_worker(self.store(), &found.row, open.as_deref()).await? {
-                return Ok(TakeOutcome::Left);
+                return Ok(TakeOutcome::Left("its tree runs on another worker".to_owned()));
             }
         }
-        let Some(tree) = self.tree(body).await? else { return Ok(TakeOutcome::Left) };
+        let Some(tree) = self.tree(body).await? else {
+            return Ok(TakeOutcome::Left("its tree works here on other files".to_owned()));
+        };
         *lock(&tree.last_used) = Instant::now();
-        match tree.threads.take_submitted(&found.row).await? {
-            true => Ok(TakeOutcome::Taken),
-            false => Ok(TakeOutcome::Left),
-        }
+        Ok(match tree.threads.take_submitted(&found.row).await? {
+            Some(started) => TakeOutcome::Taken(Box::pin(started.wait_stopped())),
+            None => TakeOutcome::Left("another process has it".to_owned()),
+        })
     }
 
     /// What was submitted, verified once.
@@ -150,7 +162,7 @@ impl Worker {
             }
             lock(&self.trees).remove(&id);
         }
-        let pool: Arc<dyn BackgroundHost> = Arc::new(WorkerPool);
+        let pool: Arc<dyn BackgroundHost> = Arc::new(self.pool());
         let tree = WorkerTree::open(&self.setup, &self.place, pool, self.trees_dir.path(), body).await?;
         let tree = Arc::new(tree);
         lock(&self.trees).insert(id, Arc::clone(&tree));
