@@ -1,4 +1,4 @@
-//! Requests to a Restate server: a thread that waits is sent, the workers' endpoint is registered. Both block.
+//! Requests to a Restate server: a thread that waits is sent, the workers' endpoint is registered. All of them block.
 
 use std::time::Duration;
 
@@ -38,6 +38,9 @@ pub enum RestateError {
         /// Where it is.
         server: String,
     },
+    /// The settings do not say where endpoints are registered.
+    #[error("the settings of Restate have no `admin`")]
+    NoAdmin,
     /// It refuses.
     #[error("Restate at {server} answers with {status}: {message}")]
     Refused {
@@ -86,7 +89,7 @@ impl RestateClient {
             value: format!("{thread}:{epoch}"),
             is_secret: false,
         };
-        let request = HttpRequest { headers: vec![key], ..request(url) };
+        let request = HttpRequest { headers: vec![key], ..request(HttpMethod::Post, url) };
         let response = self.exchange(server, &request)?;
         match response.status {
             200..=299 => Ok(()),
@@ -95,13 +98,23 @@ impl RestateClient {
         }
     }
 
-    /// Registers the workers' endpoint; nothing changes if it is registered already. It blocks. Whether the settings name
-    /// where.
+    /// Whether the ingress answers. It blocks.
     ///
     /// # Errors
-    /// When the server cannot be reached, or cannot reach the endpoint.
-    pub fn register(&self) -> Result<bool, RestateError> {
-        let Some(server) = &self.settings.admin else { return Ok(false) };
+    /// When it does not.
+    pub fn check_ingress(&self) -> Result<(), RestateError> {
+        let server = &self.settings.ingress;
+        let response =
+            self.exchange(server, &request(HttpMethod::Get, join(server, &["restate", "health"])))?;
+        if is_success(&response) { Ok(()) } else { Err(refusal(server, &response)) }
+    }
+
+    /// Registers the workers' endpoint; nothing changes if it is registered already. It blocks.
+    ///
+    /// # Errors
+    /// When the settings name no server for that, it cannot be reached, or cannot reach the endpoint.
+    pub fn register(&self) -> Result<(), RestateError> {
+        let server = self.admin()?;
         let endpoint = self.settings.endpoint.as_str();
         // What another release registered is replaced: no invocation has a journal that could not continue.
         let body = json!({"uri": endpoint, "force": true});
@@ -113,10 +126,29 @@ impl RestateClient {
         let request = HttpRequest {
             headers: vec![content_type],
             body: Some(body.to_string().into_bytes()),
-            ..request(join(server, &["deployments"]))
+            ..request(HttpMethod::Post, join(server, &["deployments"]))
         };
         let response = self.exchange(server, &request)?;
-        if (200..300).contains(&response.status) { Ok(true) } else { Err(refusal(server, &response)) }
+        if is_success(&response) { Ok(()) } else { Err(refusal(server, &response)) }
+    }
+
+    /// Whether the server knows the workers' service. It blocks.
+    ///
+    /// # Errors
+    /// As [`RestateClient::register`].
+    pub fn knows_service(&self) -> Result<bool, RestateError> {
+        let server = self.admin()?;
+        let response =
+            self.exchange(server, &request(HttpMethod::Get, join(server, &["services", SERVICE])))?;
+        match response.status {
+            404 => Ok(false),
+            _ if is_success(&response) => Ok(true),
+            _ => Err(refusal(server, &response)),
+        }
+    }
+
+    fn admin(&self) -> Result<&Url, RestateError> {
+        self.settings.admin.as_ref().ok_or(RestateError::NoAdmin)
     }
 
     fn exchange(&self, server: &Url, request: &HttpRequest) -> Result<HttpResponse, RestateError> {
@@ -127,13 +159,17 @@ impl RestateClient {
     }
 }
 
-fn request(url: String) -> HttpRequest {
+fn is_success(response: &HttpResponse) -> bool {
+    (200..300).contains(&response.status)
+}
+
+fn request(method: HttpMethod, url: String) -> HttpRequest {
     HttpRequest {
         timeout: REQUEST_TIMEOUT,
         connect_timeout: CONNECT_TIMEOUT,
         max_body_bytes: MAX_RESPONSE_BYTES,
         max_redirects: 0,
-        ..HttpRequest::new(HttpMethod::Post, url)
+        ..HttpRequest::new(method, url)
     }
 }
 
@@ -149,8 +185,8 @@ fn join(base: &Url, path: &[&str]) -> String {
 
 fn refusal(server: &Url, response: &HttpResponse) -> RestateError {
     let text = String::from_utf8_lossy(&response.body);
-    let told = serde_json::from_str::<Value>(&text).ok();
-    let message = told.as_ref().and_then(|value| value.get("message")).and_then(Value::as_str);
+    let parsed = serde_json::from_str::<Value>(&text).ok();
+    let message = parsed.as_ref().and_then(|value| value.get("message")).and_then(Value::as_str);
     let message = one_line(message.unwrap_or(&text)).chars().take(MAX_SHOWN_CHARS).collect();
     RestateError::Refused { server: server.to_string(), status: response.status, message }
 }

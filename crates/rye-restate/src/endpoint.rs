@@ -19,8 +19,8 @@ const MAX_DRIVE_TIME: Duration = Duration::from_secs(365 * 86_400);
 const FIRST_RETRY: Duration = Duration::from_millis(250);
 /// How much longer each pause is than the one before.
 const RETRY_FACTOR: f64 = 2.0;
-/// The longest pause. A worker that died is replaced this long after its lease at the latest.
-const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(4);
+/// The longest pause.
+const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(2);
 /// How often a call is made: until the thread has ended. The server's own default would stop after some.
 const MAX_ATTEMPTS: u64 = 1_000_000_000;
 /// For how long Restate remembers which keys were sent.

@@ -162,13 +162,6 @@ pub(crate) async fn submission(db: &Db, id: &ThreadId) -> Result<Option<Submissi
     db.query_opt(sql, &[&name]).await?.map(|row| to_submission(&row, 0)).transpose()
 }
 
-/// How often a thread was claimed or given up.
-pub(crate) async fn epoch(db: &Db, id: &ThreadId) -> Result<u64, DbError> {
-    let name = id.as_str();
-    let row = db.query_opt("SELECT epoch FROM threads WHERE thread_id = $1", &[&name]).await?;
-    to_number(row.ok_or_else(|| ThreadStoreError::NoThread(id.clone()))?.try_get(0)?)
-}
-
 /// Submitted threads that wait for a worker.
 pub(crate) async fn submitted(
     context: &ReadContext,
@@ -179,7 +172,7 @@ pub(crate) async fn submitted(
     const FIND: &str = concat!(
         "SELECT ",
         record_columns!(),
-        ", placed.submission, placed.first, lease_ms, pid, pid_start, boot_id, host
+        ", placed.submission, placed.first, lease_ms, pid, pid_start, boot_id, host, epoch
          FROM threads JOIN LATERAL (
             SELECT placements.submission, begun.thread_id AS first FROM placements
             JOIN threads AS begun ON begun.thread = placements.submitted WHERE placements.thread = threads.root
@@ -216,9 +209,10 @@ pub(crate) async fn submitted(
             continue;
         }
         let (signer, submission) = (record.seal.signer.clone(), to_submission(&row, next)?);
+        let epoch = to_number(row.try_get(next + 7)?)?;
         let id = parse_id(&record.thread_id)?;
         if let Some(row) = queries::thread(context, &id).await? {
-            found.push(SubmittedThread { row, submission, signer: Some(signer) });
+            found.push(SubmittedThread { row, submission, signer: Some(signer), epoch });
         }
     }
     Ok(found)

@@ -327,11 +327,6 @@ impl ThreadStore for PostgresStore {
         })
     }
 
-    fn epoch<'a>(&'a self, id: &'a ThreadId) -> StoreFuture<'a, u64> {
-        let id = id.clone();
-        self.reading(async move |context: &ReadContext| cluster::epoch(&context.db, &id).await)
-    }
-
     fn request_resume<'a>(&'a self, id: &'a ThreadId, decision: &'a ApprovalDecision) -> StoreFuture<'a, ()> {
         let (locks, id, decision) = (Locks::thread(id), id.clone(), decision.clone());
         self.writing(locks, async move |tx: &mut WriteTx<'_>| {

@@ -59,6 +59,8 @@ pub struct SubmittedThread {
     pub submission: Submission,
     /// The fingerprint of the key that last signed its row, in a store that signs rows.
     pub signer: Option<String>,
+    /// How often it was claimed or given up, which only grows: each time that it waits has a number of its own.
+    pub epoch: u64,
 }
 
 /// A worker, as it describes itself.

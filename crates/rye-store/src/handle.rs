@@ -125,8 +125,6 @@ waiting! {
     submission => submission(id: &ThreadId) -> Option<Submission>;
     /// See [`ThreadStore::submitted`].
     submitted => submitted(observer: &Owner, policy: ClaimPolicy, only: Option<&ThreadId>) -> Vec<SubmittedThread>;
-    /// See [`ThreadStore::epoch`].
-    epoch => epoch(id: &ThreadId) -> u64;
     /// See [`ThreadStore::request_resume`].
     request_resume => request_resume(id: &ThreadId, decision: &ApprovalDecision) -> ();
     /// See [`ThreadStore::put_worker`].

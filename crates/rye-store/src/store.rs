@@ -213,14 +213,6 @@ pub trait ThreadStore: std::fmt::Debug + Send + Sync {
         Box::pin(std::future::ready(Ok(Vec::new())))
     }
 
-    /// How often a thread was claimed or given up, which only grows: with it, a thread that waits for a worker has a name
-    /// that it has never had before.
-    fn epoch<'a>(&'a self, id: &'a ThreadId) -> StoreFuture<'a, u64> {
-        let _ = id;
-        let message = "this store has no workers".to_owned();
-        Box::pin(std::future::ready(Err(ThreadStoreError::Failed(message))))
-    }
-
     /// Asks workers to resume a suspended thread as it stands now, with what the decision changes. A later request takes the
     /// place of this one; the decision counts as an answer does. [`ThreadStoreError::Conflict`] when it is not suspended.
     fn request_resume<'a>(&'a self, id: &'a ThreadId, decision: &'a ApprovalDecision) -> StoreFuture<'a, ()> {

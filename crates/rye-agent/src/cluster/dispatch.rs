@@ -16,12 +16,18 @@ use crate::thread_id::ThreadId;
 
 /// A service that calls a worker for each thread that waits, and another one if that worker dies.
 pub trait ThreadDispatch: std::fmt::Debug + Send + Sync {
-    /// Hands a thread over that waits for a worker. With the same `epoch` ([`crate::store::ThreadStore::epoch`]) it is
-    /// called for once. It blocks.
+    /// Hands a thread over that waits for a worker. With the same `epoch` ([`crate::store::SubmittedThread`])
+    /// it is called for once. It blocks.
     ///
     /// # Errors
     /// When the service cannot be reached, or refuses; named.
     fn hand_over(&self, thread: &ThreadId, epoch: u64) -> Result<()>;
+
+    /// Whether the service answers: a sentence for people. It blocks.
+    ///
+    /// # Errors
+    /// When it does not.
+    fn inspect(&self) -> Result<String>;
 
     /// How often workers look all the same, for threads that could not be handed over; never, if it is not set.
     fn poll_interval(&self) -> Option<Duration>;

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
 use rye_engine::{Code, Error, Result};
+use rye_item::text::one_line;
 use rye_restate::{DriveHandler, DriveReply, EndpointSetup, RestateClient, RestateSettings};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
@@ -21,6 +22,8 @@ const SENT_TTL: Duration = Duration::from_secs(10);
 const MAX_SENT: usize = 4096;
 /// How long to wait before the endpoint is registered again where that failed.
 const REGISTER_RETRY_INTERVAL: Duration = Duration::from_secs(3);
+/// How often it is looked whether Restate still knows the endpoint: it may have lost its data.
+const REGISTER_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The Restate server that the settings of a store describe.
 #[derive(Debug)]
@@ -82,6 +85,14 @@ impl ThreadDispatch for RestateDispatch {
         self.client.settings().poll_interval
     }
 
+    fn inspect(&self) -> Result<String> {
+        let ingress = &self.client.settings().ingress;
+        match self.client.check_ingress() {
+            Ok(()) => Ok(format!("Restate at {ingress} answers")),
+            Err(error) => Err(Error::new(Code::NotHandedOver, error.to_string())),
+        }
+    }
+
     fn serve(&self, worker: Arc<Worker>, drain: CancellationToken) -> BoxFuture<'static, Result<()>> {
         let client = Arc::clone(&self.client);
         Box::pin(async move {
@@ -103,45 +114,49 @@ impl ThreadDispatch for RestateDispatch {
                     .hint("name another address: threads.stores.NAME.restate.listen")
             })?;
             worker.log(&format!("Restate calls it at {listen}"));
-            let registering = register(Arc::clone(&client), Arc::clone(&worker), drain.clone());
+            let registering = keep_registered(Arc::clone(&client), Arc::clone(&worker), drain.clone());
             tokio::join!(registering, rye_restate::serve(setup, listener, drain));
             Ok(())
         })
     }
 }
 
-/// Registers the endpoint, as soon as Restate can be reached.
-async fn register(client: Arc<RestateClient>, worker: Arc<Worker>, drain: CancellationToken) {
-    let mut last_error = String::new();
+/// Registers the endpoint as soon as Restate can be reached, and again should it have forgotten.
+async fn keep_registered(client: Arc<RestateClient>, worker: Arc<Worker>, drain: CancellationToken) {
+    let endpoint = client.settings().endpoint.clone();
+    if client.settings().admin.is_none() {
+        worker.log(&format!(
+            "no `admin` in the settings of Restate; register it: restate deployments register {endpoint}"
+        ));
+        worker.hand_over_waiting().await;
+        return;
+    }
+    let (mut is_registered, mut last_error) = (false, String::new());
     while !drain.is_cancelled() {
-        let registering = Arc::clone(&client);
-        let registered = tokio::task::spawn_blocking(move || registering.register()).await;
-        let endpoint = &client.settings().endpoint;
-        match registered {
-            Ok(Ok(true)) => {
-                worker.log(&format!("registered {endpoint} with Restate"));
-                worker.hand_over_waiting().await;
-                return;
+        let asking = Arc::clone(&client);
+        let asked = tokio::task::spawn_blocking(move || match is_registered {
+            true => asking.knows_service(),
+            false => asking.register().map(|()| true),
+        });
+        let Ok(answer) = asked.await else { return };
+        let was_registered = is_registered;
+        match answer {
+            Ok(known) => is_registered = known,
+            Err(error) if error.to_string() != last_error => {
+                last_error = error.to_string();
+                worker.log(&last_error);
             }
-            Ok(Ok(false)) => {
-                worker.log(&format!(
-                    "no `admin` in the settings of Restate; register it: restate deployments register {endpoint}"
-                ));
-                worker.hand_over_waiting().await;
-                return;
-            }
-            Ok(Err(error)) => {
-                let message = error.to_string();
-                if message != last_error {
-                    worker.log(&format!("{endpoint} is not registered yet: {message}"));
-                    last_error = message;
-                }
-            }
-            Err(_) => return,
+            Err(_) => {}
         }
+        if is_registered && !was_registered {
+            last_error.clear();
+            worker.log(&format!("registered {endpoint} with Restate"));
+            worker.hand_over_waiting().await;
+        }
+        let pause = if is_registered { REGISTER_CHECK_INTERVAL } else { REGISTER_RETRY_INTERVAL };
         tokio::select! {
             () = drain.cancelled() => {}
-            () = tokio::time::sleep(REGISTER_RETRY_INTERVAL) => {}
+            () = tokio::time::sleep(pause) => {}
         }
     }
 }
@@ -154,9 +169,11 @@ impl DriveHandler for WorkerHandler {
         let worker = Arc::clone(&self.0);
         async move {
             let driving = Arc::clone(&worker);
-            // The call may break off; what was begun with the thread goes on to its end.
+            // The call may break off; the thread continues all the same.
             let driven = tokio::spawn(async move { driving.drive(&thread).await }).await;
-            let later = |reason: String| DriveReply::Later(format!("worker {}: {reason}", worker.name()));
+            let later = |reason: String| {
+                DriveReply::Later(format!("worker {}: {}", worker.name(), one_line(&reason)))
+            };
             match driven {
                 Ok(DriveOutcome::Done) => DriveReply::Done,
                 Ok(DriveOutcome::Later(reason)) => later(reason),

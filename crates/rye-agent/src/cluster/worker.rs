@@ -108,6 +108,13 @@ enum TakePolicy {
     Never,
 }
 
+/// A place of a thread among those of its level.
+struct ReservedPlace {
+    level: u64,
+    /// Whether the thread runs: until then the place is kept.
+    is_taken: bool,
+}
+
 /// A worker at work.
 pub struct Worker {
     setup: Arc<WorkerSetup>,
@@ -120,8 +127,8 @@ pub struct Worker {
     openings: Mutex<HashMap<ThreadId, Arc<tokio::sync::Mutex<()>>>>,
     bodies: Mutex<HashMap<Digest, Arc<SubmissionBody>>>,
     refusals: Mutex<HashMap<ThreadId, Instant>>,
-    /// The level of each thread that was taken.
-    levels: Mutex<HashMap<ThreadId, u64>>,
+    /// A place for each thread that was taken, or may be.
+    places: Mutex<HashMap<ThreadId, ReservedPlace>>,
     is_healthy: AtomicBool,
     is_draining: AtomicBool,
     taken: AtomicU64,
@@ -188,7 +195,7 @@ impl Worker {
             openings: Mutex::default(),
             bodies: Mutex::default(),
             refusals: Mutex::default(),
-            levels: Mutex::default(),
+            places: Mutex::default(),
             is_healthy: AtomicBool::new(true),
             is_draining: AtomicBool::new(false),
             taken: AtomicU64::new(0),
@@ -242,16 +249,14 @@ impl Worker {
     /// Hands over what waits: Restate may not have known of workers, or been there, when it began to.
     #[cfg(feature = "restate")]
     pub(super) async fn hand_over_waiting(&self) {
-        let policy = ClaimPolicy::Expired { now_ms: self.setup.clock.now_ms(), lease_ms: SHARED_LEASE_MS };
-        let waiting = self.store().shared().submitted(&self.place.owner, policy, None).await;
-        let ids: Vec<ThreadId> = waiting.unwrap_or_default().into_iter().map(|found| found.row.id).collect();
         let pool = self.pool();
-        let _ = tokio::task::spawn_blocking(move || pool.hand_over(&ids)).await;
+        let _ = tokio::task::spawn_blocking(move || pool.hand_over_all()).await;
     }
 
     /// Where threads are left that no thread waits for.
     fn pool(&self) -> WorkerPool {
-        WorkerPool { store: Arc::clone(&self.place.store), log: Arc::clone(&self.setup.log) }
+        let (clock, log) = (Arc::clone(&self.setup.clock), Arc::clone(&self.setup.log));
+        WorkerPool { place: self.place.clone(), clock, log }
     }
 
     /// Works until `drain` is cancelled; then its threads end, or are given back.
@@ -416,7 +421,7 @@ impl Worker {
         });
         let running: BTreeSet<ThreadId> =
             trees.values().flat_map(|tree| tree.threads.claims()).map(|(id, _)| id).collect();
-        lock(&self.levels).retain(|id, _| running.contains(id));
+        lock(&self.places).retain(|id, place| !place.is_taken || running.contains(id));
         lock(&self.openings).retain(|_, opening| Arc::strong_count(opening) > 1);
     }
 

@@ -19,10 +19,8 @@ impl ThreadRuntime {
     /// As there. One that no worker could take now is left: it would be called for in vain, and not again.
     pub(super) async fn hand_over(&self, id: &ThreadId) -> Result<()> {
         let Some(dispatch) = self.dispatch.clone() else { return Ok(()) };
-        if self.store.submitted(&self.owner, self.claim_policy(), Some(id)).await?.is_empty() {
-            return Ok(());
-        }
-        let epoch = self.store.epoch(id).await?;
+        let found = self.store.submitted(&self.owner, self.claim_policy(), Some(id)).await?;
+        let Some(epoch) = found.first().map(|found| found.epoch) else { return Ok(()) };
         let id = id.clone();
         run_blocking(move || dispatch.hand_over(&id, epoch)).await
     }

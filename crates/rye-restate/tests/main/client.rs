@@ -56,12 +56,12 @@ fn thread_is_sent_under_its_epoch() {
 #[test]
 fn endpoint_is_registered() {
     let (address, server) = answer_once("201 Created", "{}");
-    assert_eq!(client(&address).register(), Ok(true));
+    assert_eq!(client(&address).register(), Ok(()));
     let request = server.join().expect("a request");
     assert!(request.starts_with("POST /deployments HTTP/1.1"), "{request}");
     assert!(request.contains(r#""uri":"http://workers.example:9080/""#), "{request}");
     let settings = RestateSettings::from_value(&json!({"ingress": address})).expect("settings");
-    assert_eq!(RestateClient::new(settings).expect("a client").register(), Ok(false));
+    assert_eq!(RestateClient::new(settings).expect("a client").register(), Err(RestateError::NoAdmin));
 }
 
 #[test]

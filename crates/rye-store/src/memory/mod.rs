@@ -425,10 +425,6 @@ impl ThreadStore for MemoryStore {
         })
     }
 
-    fn epoch<'a>(&'a self, id: &'a ThreadId) -> StoreFuture<'a, u64> {
-        self.read(|tables| Ok(tables.get(id)?.epoch))
-    }
-
     fn request_resume<'a>(&'a self, id: &'a ThreadId, decision: &'a ApprovalDecision) -> StoreFuture<'a, ()> {
         self.write(|tables| {
             cluster::request_resume(tables, id, decision)?;

@@ -12,6 +12,11 @@ use crate::thread_id::ThreadId;
 /// How long a call waits for a free place before another worker may have it.
 const PLACE_TIMEOUT: Duration = Duration::from_secs(3);
 
+/// How much of another's lease is waited for.
+const MAX_LEASE_WAIT_MS: u64 = 5_000;
+/// How long after its end a lease has certainly ended.
+const LEASE_MARGIN_MS: u64 = 100;
+
 /// What became of a call to run a thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DriveOutcome {
@@ -26,8 +31,8 @@ pub enum DriveOutcome {
 /// What is found of a thread before it runs.
 enum DriveStep {
     Finished(DriveOutcome),
-    /// It ran here, and stopped.
-    Stopped,
+    /// It ran here and stopped, or its lease ends now.
+    Again,
 }
 
 impl Worker {
@@ -36,7 +41,7 @@ impl Worker {
         loop {
             match self.drive_once(id).await {
                 Ok(DriveStep::Finished(outcome)) => return outcome,
-                Ok(DriveStep::Stopped) => {}
+                Ok(DriveStep::Again) => {}
                 Err(error) => return DriveOutcome::Later(error.to_string()),
             }
         }
@@ -49,7 +54,7 @@ impl Worker {
             while self.runs(id) {
                 tokio::time::sleep(POLL_INTERVAL).await;
             }
-            return Ok(DriveStep::Stopped);
+            return Ok(DriveStep::Again);
         }
         let store = self.store().shared();
         let Some(row) = store.thread(id).await?.filter(|row| row.is_submitted) else {
@@ -68,12 +73,17 @@ impl Worker {
         let policy = ClaimPolicy::Expired { now_ms: self.setup.clock.now_ms(), lease_ms: SHARED_LEASE_MS };
         let found = store.submitted(&self.place.owner, policy, Some(id)).await?.into_iter().next();
         let Some(found) = found else {
-            let is_asking = row.status == ThreadStatus::Suspended && row.owner.is_none();
-            return if is_asking {
-                Ok(DriveStep::Finished(DriveOutcome::Done))
-            } else {
-                later("another process has it")
-            };
+            if row.status == ThreadStatus::Suspended && row.owner.is_none() {
+                return Ok(DriveStep::Finished(DriveOutcome::Done));
+            }
+            let now_ms = self.setup.clock.now_ms();
+            let left_ms = row.heartbeat_ms.saturating_add(SHARED_LEASE_MS).saturating_sub(now_ms);
+            if row.owner.is_none() || left_ms == 0 || left_ms > MAX_LEASE_WAIT_MS {
+                return later("another process has it");
+            }
+            // Its holder has not renewed the lease for long: it is waited for, because the next call may come seconds after.
+            tokio::time::sleep(Duration::from_millis(left_ms.saturating_add(LEASE_MARGIN_MS))).await;
+            return Ok(DriveStep::Again);
         };
         if self.is_refused(id) {
             return later("it was refused here not long ago");
@@ -88,7 +98,7 @@ impl Worker {
         match self.consider(found).await {
             Ok(stopped) => {
                 stopped.await;
-                Ok(DriveStep::Stopped)
+                Ok(DriveStep::Again)
             }
             Err(reason) => later(&reason),
         }

@@ -6,28 +6,46 @@ use std::sync::Arc;
 use rye_engine::{Error, Result};
 use rye_item::text::one_line;
 
-use crate::store::OpenedStore;
+use crate::driver::MillisClock;
+use crate::store::{ClaimPolicy, SHARED_LEASE_MS, SubmittedThread, ThreadStoreError};
 use crate::thread_id::ThreadId;
-use crate::threads::{BackgroundConnection, BackgroundHost, ResumeOptions, TakeoverReport};
+use crate::threads::{BackgroundConnection, BackgroundHost, ResumeOptions, TakeoverReport, WorkerPlace};
 
 /// Where threads of a tree that are not waited for are left: with all workers.
 #[derive(Clone)]
 pub(super) struct WorkerPool {
-    /// What has them, and what is to know of them.
-    pub(super) store: Arc<OpenedStore>,
+    pub(super) place: WorkerPlace,
+    pub(super) clock: Arc<dyn MillisClock>,
     /// Hears what could not be handed over.
     pub(super) log: Arc<dyn Fn(&str) + Send + Sync>,
 }
 
 impl WorkerPool {
-    /// Hands threads that wait over to what calls workers, if the store has that.
+    /// Hands threads over that wait, if there is something that calls workers for them. It blocks.
     pub(super) fn hand_over(&self, threads: &[ThreadId]) {
-        let Some(dispatch) = &self.store.dispatch else { return };
+        if self.place.store.dispatch.is_none() {
+            return;
+        }
+        let policy = ClaimPolicy::Expired { now_ms: self.clock.now_ms(), lease_ms: SHARED_LEASE_MS };
         for id in threads {
-            let epoch = self.store.store.epoch(id).map_err(Error::from);
-            if let Err(error) = epoch.and_then(|epoch| dispatch.hand_over(id, epoch)) {
-                (self.log)(&one_line(&error.to_string()));
-            }
+            self.hand_over_found(self.place.store.store.submitted(&self.place.owner, policy, Some(id)));
+        }
+    }
+
+    /// Hands over what no worker has. It blocks.
+    #[cfg(feature = "restate")]
+    pub(super) fn hand_over_all(&self) {
+        // What a worker had that died is being called for.
+        self.hand_over_found(self.place.store.store.submitted(&self.place.owner, ClaimPolicy::Free, None));
+    }
+
+    fn hand_over_found(&self, found: std::result::Result<Vec<SubmittedThread>, ThreadStoreError>) {
+        let Some(dispatch) = &self.place.store.dispatch else { return };
+        let handed = found.map_err(Error::from).and_then(|found| {
+            found.iter().try_for_each(|found| dispatch.hand_over(&found.row.id, found.epoch))
+        });
+        if let Err(error) = handed {
+            (self.log)(&one_line(&error.to_string()));
         }
     }
 }

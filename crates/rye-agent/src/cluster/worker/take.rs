@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rye_engine::{Code, Error, Result};
 use rye_item::text::one_line;
 
-use super::{Worker, lock};
+use super::{ReservedPlace, Worker, lock};
 use crate::cluster::submission::SubmissionBody;
 use crate::cluster::tree::{WorkerTree, is_made_by_worker, must_run_on_other_worker, read_submission};
 use crate::driver::BoxFuture;
@@ -34,11 +34,11 @@ impl Worker {
     /// Reserves a place at a level, if there is one. Each level has its own: threads that wait for those below them do not
     /// keep them from running.
     pub(super) fn reserve_place(&self, id: &ThreadId, level: u64) -> bool {
-        let mut levels = lock(&self.levels);
-        let used = levels.values().filter(|known| **known == level).count();
-        let is_free = used < self.setup.max_threads && !levels.contains_key(id);
+        let mut places = lock(&self.places);
+        let used = places.values().filter(|place| place.level == level).count();
+        let is_free = used < self.setup.max_threads && !places.contains_key(id);
         if is_free {
-            levels.insert(id.clone(), level);
+            places.insert(id.clone(), ReservedPlace { level, is_taken: false });
         }
         is_free
     }
@@ -74,6 +74,9 @@ impl Worker {
         let reason = match self.take(&found).await {
             Ok(TakeOutcome::Taken(stopped)) => {
                 self.taken.fetch_add(1, Ordering::Relaxed);
+                if let Some(place) = lock(&self.places).get_mut(&id) {
+                    place.is_taken = true;
+                }
                 return Ok(stopped);
             }
             Ok(TakeOutcome::Left(reason)) => reason,
@@ -87,7 +90,7 @@ impl Worker {
                 one_line(&error.to_string())
             }
         };
-        lock(&self.levels).remove(&id);
+        lock(&self.places).remove(&id);
         Err(reason)
     }
 

@@ -38,6 +38,7 @@ pub fn check_shared_store(context: &CommandContext, is_asked: bool) -> Vec<Docto
     };
     let mut findings = Vec::new();
     let known = check_database(&config, &mut findings);
+    findings.extend(check_dispatch(&config));
     findings.extend(own_key_finding(context));
     if let Some(signers) = known {
         check_signers(context, &config, &signers, &mut findings);
@@ -50,6 +51,18 @@ pub fn check_shared_store(context: &CommandContext, is_asked: bool) -> Vec<Docto
         }
     }
     findings
+}
+
+/// Whether what calls workers answers, where settings name it.
+fn check_dispatch(config: &SharedStoreConfig) -> Option<DoctorFinding> {
+    let dispatch = config.dispatch()?;
+    Some(match dispatch.inspect() {
+        Ok(message) => finding(Severity::Ok, message, None),
+        Err(error) => {
+            let remedy = "is the server up, and is its address right in threads.stores.NAME.restate.ingress?";
+            finding(Severity::Error, one_line(&error.message), Some(remedy))
+        }
+    })
 }
 
 /// Whether the database can be reached and used; gives the keys that its rows name if it can.
