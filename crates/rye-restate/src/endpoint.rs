@@ -16,9 +16,9 @@ pub const SERVICE: &str = "Thread";
 /// A thread may be at work, or wait for its model, for as long as its limits say: Restate ends no call for being quiet.
 const MAX_DRIVE_TIME: Duration = Duration::from_secs(365 * 86_400);
 /// When a call that failed is made again for the first time.
-const FIRST_RETRY: Duration = Duration::from_millis(250);
+const FIRST_RETRY: Duration = Duration::from_millis(100);
 /// How much longer each pause is than the one before.
-const RETRY_FACTOR: f64 = 2.0;
+const RETRY_FACTOR: f64 = 1.5;
 /// The longest pause.
 const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(2);
 /// How often a call is made: until the thread has ended. The server's own default would stop after some.

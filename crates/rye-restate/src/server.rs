@@ -1,8 +1,7 @@
 //! The accept loop of the endpoint: HTTP/2 without TLS, `TCP_NODELAY`, bounded.
 //!
-//! A connection carries one call at a time, so that calls spread over the workers behind one address as connections do. One whose
-//! call was answered with [`DriveReply::Later`] is closed: the next attempt may reach another worker, such as one that offers a
-//! missing label.
+//! A connection carries one call. So calls spread over the workers behind one address as connections do, also over a worker that
+//! has just begun, and a call that is made again may reach another one, such as one that offers a missing label.
 
 use std::convert::Infallible;
 use std::io;
@@ -10,8 +9,6 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use futures_util::FutureExt as _;
-use futures_util::future::BoxFuture;
 use http_body_util::{Either, Full, Limited};
 use hyper::body::{Body, Bytes, Incoming};
 use hyper::server::conn::http2;
@@ -19,13 +16,12 @@ use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use restate_sdk::endpoint::Endpoint;
-use rye_thread::thread_id::ThreadId;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::endpoint::{DriveHandler, DriveReply, SERVICE, endpoint};
+use crate::endpoint::{DriveHandler, SERVICE, endpoint};
 use crate::identity::{self, IdentityKey};
 
 /// Connections at once: one for each thread at work, and those that wait.
@@ -61,33 +57,16 @@ pub struct EndpointSetup {
 
 type BodyError = Box<dyn std::error::Error + Send + Sync>;
 
-/// A handler that notes when it left a call to others.
-struct NotedHandler {
-    handler: Arc<dyn DriveHandler>,
-    left: CancellationToken,
-}
-
-impl DriveHandler for NotedHandler {
-    fn drive(&self, thread: ThreadId) -> BoxFuture<'static, DriveReply> {
-        let (driving, left) = (self.handler.drive(thread), self.left.clone());
-        driving
-            .inspect(move |outcome| {
-                if matches!(outcome, DriveReply::Later(_)) {
-                    left.cancel();
-                }
-            })
-            .boxed()
-    }
-}
-
 struct EndpointServer {
+    endpoint: Endpoint,
     setup: EndpointSetup,
     refusal_logged_at: Mutex<Option<Instant>>,
 }
 
 /// Serves until `drain` is cancelled, then answers what was asked before.
 pub async fn serve(setup: EndpointSetup, listener: TcpListener, drain: CancellationToken) {
-    let server = Arc::new(EndpointServer { setup, refusal_logged_at: Mutex::default() });
+    let endpoint = endpoint(Arc::clone(&setup.handler));
+    let server = Arc::new(EndpointServer { endpoint, setup, refusal_logged_at: Mutex::default() });
     let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let mut connections = JoinSet::new();
     while !drain.is_cancelled() {
@@ -130,14 +109,12 @@ impl EndpointServer {
         if stream.set_nodelay(true).is_err() {
             return;
         }
-        let (requested, left) = (CancellationToken::new(), CancellationToken::new());
-        let handler = NotedHandler { handler: Arc::clone(&self.setup.handler), left: left.clone() };
-        let endpoint = endpoint(Arc::new(handler));
+        let requested = CancellationToken::new();
         let service = {
             let (server, requested) = (Arc::clone(self), requested.clone());
             service_fn(move |request| {
                 requested.cancel();
-                let response = server.answer(&endpoint, request);
+                let response = server.answer(request);
                 async move { Ok::<_, Infallible>(response) }
             })
         };
@@ -155,11 +132,7 @@ impl EndpointServer {
             () = drain.cancelled() => {}
             () = requested.cancelled() => {}
         }
-        tokio::select! {
-            _ = connection.as_mut() => return,
-            () = drain.cancelled() => {}
-            () = left.cancelled() => {}
-        }
+        // The client hears at once that this connection takes no other call.
         connection.as_mut().graceful_shutdown();
         // A connection that breaks is the client's to open again.
         let _ = connection.await;
@@ -167,7 +140,6 @@ impl EndpointServer {
 
     fn answer(
         &self,
-        endpoint: &Endpoint,
         request: Request<Incoming>,
     ) -> Response<impl Body<Data = Bytes, Error = BodyError> + Send + use<>> {
         let path = request.uri().path();
@@ -182,7 +154,7 @@ impl EndpointServer {
                 return refuse(StatusCode::UNAUTHORIZED, "not signed by a listed identity key");
             }
         }
-        let response = endpoint.handle(request.map(|body| Limited::new(body, MAX_BODY_BYTES)));
+        let response = self.endpoint.handle(request.map(|body| Limited::new(body, MAX_BODY_BYTES)));
         response.map(Either::Left)
     }
 
