@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_that_lead_out_of_the_files_are_not_understood() {
+    fn paths_outside_of_the_files_are_refused() {
         let parse_name = |mode: u32, name: &str| parse(&index(1, &[entry(mode, name)]), 20);
         for name in [
             ".git/config",
