@@ -33,6 +33,7 @@ mod file_inputs;
 mod foreign_programs;
 mod generated;
 mod git_folders;
+mod git_leftovers;
 mod git_planted;
 mod git_unindexed;
 mod hints;
