@@ -43,10 +43,12 @@ for path in sys.argv[2:]:
     for call, answer in zip(expected["calls"], got["calls"], strict=True):
         what = f"{client}: {call['name']} {call['arguments']}"
         wanted = steady(call["answer"])
-        for found in (answer["structuredContent"], json.loads(answer["content"][0]["text"])):
+        # A long answer is text alone.
+        text = json.loads(answer["content"][0]["text"])
+        for found in (answer.get("structuredContent") or text, text):
             found = steady(found)
             if wanted.get("code") in FOR_THE_USER:
-                check(what, True, found["hints"][0].startswith("tell the user"))
+                check(what, True, found["hints"][0].startswith(("tell the user", "if you wrote it just now")))
             # Hints name calls to an agent, and commands only where it is to tell the user.
             commands = [hint for hint in found.get("hints", []) if re.search(r"\brye [a-z]", hint) and "user" not in hint]
             check(f"{what}: hints with commands", [], commands)

@@ -9,6 +9,8 @@ use rye_item::PrimaryAction;
 use serde::Deserialize as _;
 use serde_json::{Map, Value, json};
 
+use crate::answer_size;
+
 /// How much a client wants.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Detail {
@@ -115,6 +117,9 @@ fn shorten_search(fields: &mut Map<String, Value>) {
             let is_in_id = row.get("title").is_some_and(|title| id.rsplit('/').next() == title.as_str());
             if is_in_id {
                 row.shift_remove("title");
+            }
+            if let Some(Value::String(description)) = row.get_mut("description") {
+                answer_size::first_sentence(description);
             }
             remove_empty(row, &["title", "description", "shadows"]);
         }

@@ -13,8 +13,6 @@ use rye_engine::{Code, Engine, Error, Result};
 use rye_item::text::one_line;
 use serde_json::{Map, Value};
 
-use crate::tools;
-
 /// How many tokens the definitions of exposed tools may take.
 const MAX_TOKENS: usize = 20_000;
 
@@ -87,7 +85,6 @@ pub(crate) fn find_exposed(engine: &Engine, patterns: &[String]) -> Result<Vec<E
             ToolAnnotations::new().read_only(false).destructive(true).idempotent(false).open_world(true);
         let tool = Tool::new(definition.name.clone(), definition.description.clone(), Arc::new(schema))
             .with_title(item_id.clone())
-            .with_raw_output_schema(Arc::new(tools::result_schema()))
             .with_annotations(hints);
         exposed.push(ExposedTool { tool, item_id: item_id.clone() });
     }

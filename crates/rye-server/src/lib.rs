@@ -4,6 +4,7 @@
 //! request goes through the same verbs as the command line.
 
 mod answer;
+mod answer_size;
 mod arguments;
 mod catalog;
 mod changes;

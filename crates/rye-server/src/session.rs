@@ -7,12 +7,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CallToolResult, CompleteRequestParams, CompleteResult,
-    CustomRequest, CustomResult, ErrorCode, GetPromptRequestParams, GetPromptResponse, Implementation,
-    ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult, ListToolsResult, LoggingLevel,
-    PaginatedRequestParams, ReadResourceRequestParams, ReadResourceResponse, ServerCapabilities,
-    ServerConfig, SetLevelRequestParams, SubscribeRequestParams, SubscriptionFilter, Tool,
-    UnsubscribeRequestParams,
+    CallToolRequestParams, CallToolResponse, CompleteRequestParams, CompleteResult, CustomRequest,
+    CustomResult, ErrorCode, GetPromptRequestParams, GetPromptResponse, Implementation, ListPromptsResult,
+    ListResourceTemplatesResult, ListResourcesResult, ListToolsResult, LoggingLevel, PaginatedRequestParams,
+    ReadResourceRequestParams, ReadResourceResponse, ServerCapabilities, ServerConfig, SetLevelRequestParams,
+    SubscribeRequestParams, SubscriptionFilter, Tool, UnsubscribeRequestParams,
 };
 use rmcp::service::{NotificationContext, RequestContext, RoleServer, SubscriptionContext};
 use rmcp::{ErrorData, ServerHandler};
@@ -24,6 +23,7 @@ use serde_json::{Map, Value};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::answer::{self, Detail};
+use crate::answer_size;
 use crate::changes::{self, ChangeNotifier};
 use crate::consent::{self, CallError, ConsentRequest, ElicitationMode};
 use crate::exposed::{self, ExposedTool, ExposedTools};
@@ -134,11 +134,12 @@ impl Session {
                 Ok(value) => {
                     let value = self.redact(&arguments, value).await?;
                     let value = answer::shorten(&request.name, detail, value);
-                    return Ok(CallToolResult::structured(value).into());
+                    let value = answer_size::cut(&request.name, detail, value);
+                    return Ok(answer_size::call_result(value, false).into());
                 }
                 Err(CallError::Failed(error)) => return Ok(failed(&error).await),
                 Err(CallError::Forwarded(response)) => {
-                    return Ok(CallToolResult::structured_error(response).into());
+                    return Ok(answer_size::call_result(response, true).into());
                 }
                 Err(CallError::NeedsConsent(request_for_consent)) => {
                     self.shown(&arguments, *request_for_consent).await?
@@ -207,7 +208,8 @@ impl Session {
             // The server is ending, or broke: that is said, and nothing else.
             Err(error) => error.to_value(None),
         };
-        CallToolResult::structured_error(answer::shorten(tool, detail, value)).into()
+        let value = answer_size::cut(tool, detail, answer::shorten(tool, detail, value));
+        answer_size::call_result(value, true).into()
     }
 
     /// The exposed tools as they are now, without secrets. None where the project cannot be opened: the first call says why.

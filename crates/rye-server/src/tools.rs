@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rmcp::model::{Tool, ToolAnnotations};
 use rye_engine::agent_actions::schemas::{self, AgentToolSchema};
 use rye_item::PrimaryAction;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 /// The tools, as they are listed.
 pub(crate) fn all() -> Vec<Tool> {
@@ -19,7 +19,8 @@ Every item is signed; what is not signed by a key the user trusts is listed but 
 Start with rye_search. Read an item with rye_load before you use it: a tool's metadata holds the schema of its \
 parameters, a directive's its inputs. Run tools, and get the text of directives, with rye_execute. After you have \
 written or changed an item below .ai/ yourself, ask for a signature with rye_sign, or it will not run; the user is asked \
-first. If an item is refused because it is unsigned, changed or not trusted, tell the user: they decide, not you.\n\
+first. If an item that you did not write is refused because it is unsigned, changed or not trusted, tell the user: \
+they decide, not you. After a no do not ask again.\n\
 An answer is one JSON object. If status is error, do what hints say; do not work around a refusal. `[redacted:NAME]` \
 marks a redacted secret; never write it into a file.";
 
@@ -41,44 +42,7 @@ fn build_tool(definition: AgentToolSchema) -> Tool {
     }
     Tool::new(definition.name, definition.description, Arc::new(schema))
         .with_title(definition.title)
-        .with_raw_output_schema(Arc::new(into_object(output_schema(action))))
         .with_annotations(hints.open_world(action == PrimaryAction::Execute))
-}
-
-fn into_object(value: Value) -> Map<String, Value> {
-    match value {
-        Value::Object(map) => map,
-        _ => Map::new(),
-    }
-}
-
-/// What a run of a tool answers.
-pub(crate) fn result_schema() -> Map<String, Value> {
-    into_object(output_schema(PrimaryAction::Execute))
-}
-
-/// Every answer is one object with a status; what stands beside it depends on the tool.
-fn output_schema(action: PrimaryAction) -> Value {
-    // A tool of the user may return anything.
-    let data = match action {
-        PrimaryAction::Execute => {
-            let types = ["object", "array", "string", "number", "boolean", "null"];
-            json!({"anyOf": types.map(|name| json!({"type": name}))})
-        }
-        PrimaryAction::Search | PrimaryAction::Load | PrimaryAction::Fetch | PrimaryAction::Sign => {
-            json!({"type": "object"})
-        }
-    };
-    json!({
-        "type": "object",
-        "properties": {
-            "status": {"type": "string"},
-            "data": data,
-            "error": {"type": "string"},
-            "hints": {"type": "array"},
-        },
-        "required": ["status"],
-    })
 }
 
 /// Tools whose answers leave out what explains them, unless asked.
@@ -122,7 +86,7 @@ mod tests {
             assert_eq!((tool.name.as_ref(), found.as_str()), (name, arguments));
             let is_clear = |schema: &Value| schema["description"].is_string() || schema["enum"].is_array();
             assert!(properties.iter().all(|(name, schema)| name == "limit" || is_clear(schema)), "{name}");
-            assert!(tool.annotations.is_some() && tool.output_schema.is_some(), "{name}");
+            assert!(tool.annotations.is_some(), "{name}");
         }
     }
 }

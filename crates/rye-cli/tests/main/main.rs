@@ -54,6 +54,7 @@ mod killed_commands;
 mod linked_folders;
 mod lock_commands;
 mod lockfiles;
+mod mcp_answer_size;
 mod mcp_client;
 mod mcp_consent;
 mod mcp_exposed;

@@ -173,7 +173,7 @@ impl Client {
         response["error"].clone()
     }
 
-    /// A call, whatever comes of it: the object, which stands there twice, and whether it is a failure.
+    /// A call, whatever comes of it: the object, which stands there twice if it is short, and whether it is a failure.
     pub fn call_outcome(&mut self, name: &str, arguments: Value) -> (Value, bool) {
         let id = self.send_call(name, arguments);
         let response = self.wait_for_response(id);
@@ -259,7 +259,10 @@ pub fn parse_outcome(response: &Value) -> (Value, bool) {
     assert!(result.is_object(), "{response}");
     let text = result["content"][0]["text"].as_str().expect("a text");
     let object: Value = serde_json::from_str(text).expect("JSON in the text");
-    assert_eq!(object, result["structuredContent"]);
+    match result.get("structuredContent") {
+        Some(structured) => assert_eq!(&object, structured),
+        None => assert!(text.len() > 8_000, "a short answer is an object too: {text}"),
+    }
     assert_eq!(result["content"].as_array().map(Vec::len), Some(1));
     (object, result["isError"].as_bool().expect("a verdict"))
 }
