@@ -332,9 +332,12 @@ pub(crate) async fn elicit(
         answer = elicitation => answer.ok(),
         () = context.ct.cancelled() => None,
     };
-    answer
-        .and_then(|answer| granted_subject(&answer, &request.subject))
-        .ok_or_else(|| declined_error(request))
+    let granted = answer.as_ref().and_then(|answer| granted_subject(answer, &request.subject));
+    granted.ok_or_else(|| {
+        let mut error = declined_error(answer.as_ref(), request.shows_text);
+        error.item.clone_from(&request.fallback.item);
+        error
+    })
 }
 
 /// The answer that asks for input.
@@ -360,11 +363,10 @@ pub(crate) fn consents_from_responses(
         return Ok(Consents::default());
     };
     let answer: Option<ElicitResult> = serde_json::from_value(answer.clone()).ok();
-    if let Some(subject) = answer.and_then(|answer| granted_subject(&answer, subject)) {
-        return Ok(Consents::default().with(subject));
+    match answer.as_ref().and_then(|answer| granted_subject(answer, subject)) {
+        Some(subject) => Ok(Consents::default().with(subject)),
+        None => Err(declined_error(answer.as_ref(), false)),
     }
-    Err(Error::new(Code::Declined, "you were asked, and did not agree")
-        .hint("ask again, or do it at a terminal"))
 }
 
 /// What an answer says about this: yes to it; no, where a no is an answer; else nothing.
@@ -385,10 +387,18 @@ fn is_accepted(answer: &ElicitResult) -> bool {
     answer.action == ElicitationAction::Accept && agreed.is_none_or(|agreed| *agreed == Value::Bool(true))
 }
 
-fn declined_error(request: &ConsentRequest) -> Error {
-    let mut error = Error::new(Code::Declined, "you were asked, and did not agree");
-    error.item.clone_from(&request.fallback.item);
-    request.fallback.hints.iter().fold(error, |error, hint| error.hint(hint.as_str()))
+/// The answer to an agent after a no: to leave it at that.
+fn declined_error(answer: Option<&ElicitResult>, is_signing: bool) -> Error {
+    let has_answered = answer.is_some_and(|answer| answer.action != ElicitationAction::Cancel);
+    let message = match has_answered {
+        true => "the user was asked and declined",
+        false => "the user was asked and gave no answer",
+    };
+    let hint = match is_signing {
+        true => "leave it unsigned; do not ask again unless the user brings it up",
+        false => "leave it as it is; do not ask again unless the user brings it up",
+    };
+    Error::new(Code::Declined, message).hint(hint)
 }
 
 #[cfg(test)]
@@ -418,7 +428,10 @@ mod tests {
             json!("yes"),
             json!(null),
         ] {
-            assert_eq!(parse(no.clone()).expect_err("no").code, Code::Declined, "{no}");
+            let refused = parse(no.clone()).expect_err("no");
+            assert_eq!(refused.code, Code::Declined, "{no}");
+            assert!(refused.message.starts_with("the user was asked and "), "{refused:?}");
+            assert!(refused.hints.iter().all(|hint| !hint.contains("rye sign")), "{refused:?}");
         }
         assert!(matches!(consents_from_responses(None, state), Ok(consents) if !consents.contains("about")));
     }

@@ -139,7 +139,26 @@ fn refused_item_stays_refused() {
         let refused = client.call_error(tool, named.clone(), "RYE0401");
         let hints = refused["hints"].to_string();
         assert!(hints.contains("tell the user") && !hints.contains("rye sign"), "{hints}");
+        // Its author may ask; what others changed stays refused.
+        assert!(hints.contains(r#"rye_sign {\"item_id\":\"team/new\"}"#), "{hints}");
     }
+    user.ok(["sign", "tool", "team/new"]);
+    let mut bytes = user.read("tools/team/new.py");
+    bytes.extend_from_slice(b"\n# changed\n");
+    user.write("tools/team/new.py", bytes);
+    let hints = client.call_error("rye_execute", named, "RYE0402")["hints"].to_string();
+    assert!(hints.contains("tell the user") && !hints.contains("rye_sign"), "{hints}");
+}
+
+#[test]
+fn declined_signature_is_not_asked_again() {
+    let user = User::initialized();
+    let named = write_unsigned_tool(&user);
+    let mut client = Client::connect_with_consent(&user, json!({"action": "decline"}));
+    let refused = client.call_error("rye_sign", named, "RYE1002");
+    assert_eq!(text(&refused["error"]), "the user was asked and declined");
+    let hints = refused["hints"].to_string();
+    assert!(hints.contains("leave it unsigned") && !hints.contains("rye sign"), "{hints}");
 }
 
 #[test]

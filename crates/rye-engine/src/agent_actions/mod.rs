@@ -394,6 +394,15 @@ pub fn with_agent_hints(mut error: Error) -> Error {
             return error;
         }
     };
+    if error.code == Code::Unsigned
+        && let Some(item) = &error.item
+    {
+        let call = format!("rye_sign {}", serde_json::json!({"item_id": item}));
+        error.hints.clear();
+        return error
+            .hint(format!("if you wrote it just now: {call}; the user is asked first"))
+            .hint("otherwise tell the user: it is not signed; only they decide what happens with it");
+    }
     let can_join = error.hints.iter().any(|hint| hint == JOIN_HINT);
     error.hints.clear();
     if can_join {
