@@ -9,6 +9,7 @@
 mod config;
 mod doctor;
 mod import;
+mod init;
 mod install;
 mod installation;
 mod join;
@@ -37,6 +38,7 @@ use crate::global::GlobalArguments;
 pub use config::ConfigCommand;
 pub use doctor::DoctorArguments;
 pub use import::{ExportArguments, ImportArguments};
+pub use init::InitArguments;
 pub use install::{ConflictArguments, InstallArguments, RollbackArguments, UninstallArguments};
 pub use installation::InstallationCommand;
 pub use join::JoinArguments;
@@ -126,7 +128,7 @@ impl WritableSpace {
 #[command(defer = true)]
 pub enum CliCommand {
     /// Set up this folder: your key, a place for items and three signed examples
-    Init,
+    Init(InitArguments),
     /// Join a project that others made: see who signed what, and trust them in this project only
     Join(JoinArguments),
     /// Make a tool, directive, page of knowledge or bundle that runs at once

@@ -8,6 +8,7 @@ mod explain;
 mod global;
 mod live;
 mod output;
+mod owner_name;
 mod settings;
 mod usage;
 

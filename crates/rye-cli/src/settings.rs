@@ -17,7 +17,7 @@ use rye_server::clients::ClientDirs;
 use rye_space::{AI_FOLDER, Roots, keys, roots, write_root};
 
 use crate::global::GlobalArguments;
-use crate::output;
+use crate::{output, owner_name};
 
 /// Everything a command needs to know about its surroundings.
 #[derive(Clone, Debug)]
@@ -71,6 +71,11 @@ impl Settings {
             Some(path) => Some(working_dir.join(path)),
             None => find_project(&working_dir, &user),
         };
+        let owner = env_var("USER")
+            .or_else(|| env_var("LOGNAME"))
+            .map(|name| name.to_string_lossy().into_owned())
+            .or_else(|| owner_name::find(&home, env_var("XDG_CONFIG_HOME").map(PathBuf::from)))
+            .map_or_else(|| "local".to_owned(), |name| rye_item::text::one_line(&name));
         // Only what the environment says explicitly: a home above or below the current folder is not an attack.
         let own_keys = user.join(AI_FOLDER).join(keys::SIGNING_FOLDER);
         for (name, path, usual) in
@@ -98,9 +103,7 @@ impl Settings {
             home,
             working_dir,
             wants_dev_mode: env_var("RYE_DEV_MODE").is_some_and(|value| value == "1"),
-            owner: env_var("USER")
-                .or_else(|| env_var("LOGNAME"))
-                .map_or_else(|| "local".to_owned(), |name| rye_item::text::one_line(&name.to_string_lossy())),
+            owner,
             is_interactive: std::io::stdin().is_terminal() && std::io::stderr().is_terminal(),
             launcher: Launcher::new("/proc/self/exe"),
         })

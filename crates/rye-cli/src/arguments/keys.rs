@@ -14,7 +14,7 @@ use crate::completion;
 pub enum KeysCommand {
     /// Generate a signing key
     Generate {
-        /// The owner's name [default: $USER]
+        /// The owner's name [default: $USER, or user.name of git, or your account's name]
         #[arg(long)]
         owner: Option<String>,
     },
@@ -83,7 +83,7 @@ pub enum KeysCommand {
         /// The file
         #[arg(value_hint = ValueHint::FilePath)]
         file: PathBuf,
-        /// The owner's name [default: $USER]
+        /// The owner's name [default: $USER, or user.name of git, or your account's name]
         #[arg(long)]
         owner: Option<String>,
     },

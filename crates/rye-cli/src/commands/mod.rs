@@ -225,7 +225,7 @@ pub fn run(arguments: &Arguments) -> CommandResult {
         return in_sandbox::run(arguments, &sandbox);
     }
     match &arguments.command {
-        CliCommand::Init => setup::init(global),
+        CliCommand::Init(arguments) => setup::init(global, arguments),
         CliCommand::Installation(InstallationCommand::Version) => installation::version(global),
         CliCommand::Explain { code } => explain_code(global, code),
         CliCommand::Completions { shell } => print_completions(global, shell),

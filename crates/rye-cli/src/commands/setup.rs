@@ -2,30 +2,33 @@
 
 use rye_engine::programs::{NewProgram, ProgramRecordReport, ProgramReview, review_project};
 use rye_engine::verbs::doctor::{self, Severity};
-use rye_engine::verbs::{config, init as init_verb, trust as trust_verb};
+use rye_engine::verbs::{config, init as init_verb, keys as keys_verb, trust as trust_verb};
 use rye_engine::{Code, Engine, EngineOptions, Error};
 use rye_item::ItemId;
 use rye_item::text::{counted, shell_word};
 use rye_space::Roots;
 
 use super::{CommandContext, CommandError, CommandResult, error_with_data, programs};
-use crate::arguments::TrustArguments;
+use crate::arguments::{InitArguments, TrustArguments};
 use crate::global::GlobalArguments;
 use crate::output::{DIM, ERROR, HEADING, NAME, Output, SUCCESS, WARNING, display_path, paint};
 use crate::settings::{Settings, system_clock};
 
 /// `rye init`
-pub fn init(global: &GlobalArguments) -> CommandResult {
+pub fn init(global: &GlobalArguments, arguments: &InitArguments) -> CommandResult {
     let settings = Settings::read(global)?;
     let output = Output::new(global, None, true);
     let folder = match &global.project {
         Some(path) => settings.working_dir.join(path),
         None => settings.working_dir.clone(),
     };
+    if let Some(owner) = &arguments.owner {
+        keys_verb::require_valid_owner(owner)?;
+    }
     let answer = init_verb::init_with_host(
         &settings.roots,
         &folder,
-        &settings.owner,
+        arguments.owner.as_deref().unwrap_or(&settings.owner),
         system_clock,
         &settings.host_with_prompt(),
     )?;
@@ -44,6 +47,17 @@ pub fn init(global: &GlobalArguments) -> CommandResult {
     for path in &answer.created {
         output.print(format_args!("{} {}", paint(SUCCESS, "+"), display_path(path)))?;
     }
+    if let Some(owner) = arguments.owner.as_ref().filter(|_| !answer.key_created) {
+        let owner = shell_word(owner);
+        output.note(format_args!(
+            "your key has a name already; to change it: rye keys publish --owner {owner}"
+        ));
+    }
+    if answer.made_by_others {
+        output.note("others made this project; nothing was approved or changed in it");
+        output.note("see who signed what, and join it: rye join");
+        return Ok(());
+    }
     if answer.created.is_empty() {
         output.print(paint(DIM, "everything is already set up"))?;
     }
@@ -54,7 +68,7 @@ pub fn init(global: &GlobalArguments) -> CommandResult {
             output
                 .note("others work here too; see who signed what, and trust them in this project: rye join");
         }
-        output.note("to share it, commit .ai; after a clone, a colleague runs: rye join");
+        output.note("to share it, commit .ai and lockfiles; after a clone, a colleague runs: rye join");
         output.note("next: rye search hello · rye load tool examples/hello · rye why tool examples/hello");
     }
     Ok(())
@@ -74,7 +88,9 @@ fn record_after_init(
     output: &Output,
     answer: &init_verb::InitResponse,
 ) -> Result<ProgramRecordReport, CommandError> {
-    let Some(project) = &answer.project else { return Ok(ProgramRecordReport::default()) };
+    let Some(project) = answer.project.as_ref().filter(|_| answer.approved) else {
+        return Ok(ProgramRecordReport::default());
+    };
     let roots = Roots { project: Some(project.clone()), ..settings.roots.clone() };
     let options = EngineOptions { host: settings.host_with_prompt(), ..EngineOptions::default() };
     let engine = Engine::open(roots, options, system_clock())?;

@@ -68,6 +68,7 @@ mod mcp_threads;
 mod mcp_tools;
 mod model_settings;
 mod new_items;
+mod newcomers;
 mod offline_runs;
 mod output;
 mod packages;

@@ -5,14 +5,15 @@ use std::path::{Path, PathBuf};
 
 use lillux::file::{self, FileMode};
 use lillux::{Fingerprint, SecretKey};
-use rye_item::{ItemId, ItemRef, ItemType};
+use rye_item::{ItemId, ItemRef, ItemType, Space};
 use rye_space::{AI_FOLDER, Roots, roots};
+use rye_trust::Identity;
 use serde::Serialize;
 
 use crate::engine::{Engine, EngineOptions, HostEnvironment, WallClock};
 use crate::error::{Code, Error, Result};
 use crate::verbs::new_item::{self, ToolLanguage};
-use crate::verbs::{keys as key_verbs, sign, trust};
+use crate::verbs::{join, keys as key_verbs, sign, trust};
 
 /// The tool among the examples.
 const EXAMPLE_TOOL: &str = "examples/hello";
@@ -52,8 +53,10 @@ pub struct InitResponse {
     /// The own identity in the project, for others to trust.
     #[serde(serialize_with = "rye_space::serde_path::option")]
     pub identity: Option<PathBuf>,
-    /// Whether the project has identities of others.
+    /// Whether the project has identities of others that are not trusted in it.
     pub has_other_identities: bool,
+    /// Whether others made the project and it was not approved: then nothing in it was changed.
+    pub made_by_others: bool,
 }
 
 /// Makes everything a new user needs in `folder`.
@@ -131,6 +134,20 @@ pub fn init_with_host(
         }
         Err(error) => return Err(error),
     };
+    // What it allows is shown by `rye join`, and agreed to there.
+    if !is_user_space && ai.is_dir() && is_made_by_others(&roots, &options(), clock) {
+        return Ok(InitResponse {
+            fingerprint,
+            key_created,
+            project,
+            created,
+            kept: existing,
+            approved: false,
+            identity: None,
+            has_other_identities: true,
+            made_by_others: true,
+        });
+    }
     if !is_user_space {
         trust::trust(&open(&without_project)?, folder, true)?;
     }
@@ -173,8 +190,15 @@ pub fn init_with_host(
             Err(error) => return Err(error),
         }
     }
-    let is_other = |found: &rye_space::keys::IdentityFile| Some(&found.path) != identity.as_ref();
-    let has_other_identities = !is_user_space && engine.workspace.project_documents().iter().any(is_other);
+    let is_trusted = |identity: &Identity| {
+        engine.workspace.keys.find(&identity.fingerprint, &Space::Project).is_some()
+            || engine.workspace.keys.revocation(&identity.fingerprint).is_some()
+    };
+    let is_new_to_user = |found: &rye_space::keys::IdentityFile| {
+        Some(&found.path) != identity.as_ref() && !found.identity.as_ref().is_ok_and(is_trusted)
+    };
+    let has_other_identities =
+        !is_user_space && engine.workspace.project_documents().iter().any(is_new_to_user);
     Ok(InitResponse {
         fingerprint,
         key_created,
@@ -184,7 +208,15 @@ pub fn init_with_host(
         approved: !is_user_space,
         identity,
         has_other_identities,
+        made_by_others: false,
     })
+}
+
+/// Whether a project that is not approved was made by others. One that cannot be opened belongs to another user of this
+/// machine; approving it records who.
+fn is_made_by_others(roots: &Roots, options: &EngineOptions, clock: fn() -> Box<dyn WallClock>) -> bool {
+    Engine::open(roots.clone(), options.clone(), clock())
+        .is_ok_and(|engine| !engine.workspace.is_project_approved && join::has_other_signers(&engine))
 }
 
 /// The example of a tool, in a language that runs here: the extension and the text. One that is there keeps its language.

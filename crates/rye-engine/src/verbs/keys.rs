@@ -17,7 +17,7 @@ use serde::Serialize;
 
 pub use encryption::{KeyEncryption, decrypt, encrypt};
 pub(crate) use handover::record_handovers;
-pub use publish::{PublishedIdentity, publish};
+pub use publish::{PublishedIdentity, is_unpublished_member, publish};
 pub use rotate::{ResignReport, RotatedKey, replace_own_key, resign};
 
 use crate::engine::Engine;
@@ -185,7 +185,10 @@ fn store_key(engine: &Engine, key: &SecretKey, owner: &str) -> Result<GeneratedK
 }
 
 /// Refuses an owner's name that a person could not read as it is.
-fn require_valid_owner(owner: &str) -> Result<()> {
+///
+/// # Errors
+/// When it is not valid.
+pub fn require_valid_owner(owner: &str) -> Result<()> {
     check_owner_name(owner)
         .map_err(|error| Error::new(Code::InvalidArgument, error.to_string()).hint("--owner NAME"))
 }
@@ -394,7 +397,7 @@ pub fn export(engine: &Engine, fingerprint: Option<&str>) -> Result<(Fingerprint
         (Some(text), _) => text.to_owned(),
         (None, Some(own)) => own.fingerprint().to_string(),
         (None, None) => {
-            return Err(Error::new(Code::NoKey, "you have no key").hint("make one: rye keys generate"));
+            return Err(Error::new(Code::NoKey, "you have no key").hint("make one: rye init"));
         }
     };
     let project_documents = workspace.project_documents();

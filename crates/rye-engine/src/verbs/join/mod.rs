@@ -267,6 +267,19 @@ pub fn review(engine: &Engine) -> Result<JoinReview> {
     })
 }
 
+/// Whether other keys than the user's own signed something in the project, or their identities lie in it.
+pub(crate) fn has_other_signers(engine: &Engine) -> bool {
+    let own = engine.workspace.own_key.as_ref().map(PublicKey::fingerprint);
+    let is_other = |fingerprint: &Fingerprint| Some(*fingerprint) != own;
+    let (identities, forged) = identities::check_identities(engine, engine.workspace.project_documents());
+    !forged.is_empty()
+        || identities.iter().any(|identity| is_other(&identity.fingerprint))
+        || signed_items(engine, &identities, &BTreeSet::new())
+            .signers
+            .iter()
+            .any(|signer| is_other(&signer.fingerprint))
+}
+
 /// The items of a project by who signed them.
 #[derive(Default)]
 struct SignedItems {

@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
+use crate::verbs::keys::write_own_document;
 
 /// The own identity as it lies in the project.
 #[derive(Clone, Debug, Serialize)]
@@ -45,15 +46,23 @@ pub fn publish(engine: &Engine, owner: Option<&str>) -> Result<PublishedIdentity
     let is_own = |identity: &&Identity| identity.key == public;
     let documents = workspace.project_documents();
     let present = documents.iter().filter_map(|found| found.identity.as_ref().ok()).find(is_own);
+    let own = workspace.user_documents.iter().filter_map(|found| found.identity.as_ref().ok()).find(is_own);
+    // A name that is chosen here is the own name from now on, in `keys list` and in the next project too.
+    let rename_own = |name: &str| match own {
+        Some(own) if owner.is_some() && own.owner != name => {
+            write_own_document(engine, &key, name).map(|_| ())
+        }
+        Some(_) | None => Ok(()),
+    };
     if let Some(present) = present.filter(|present| present.is_self_signed())
         && owner.is_none_or(|owner| owner == present.owner)
     {
+        rename_own(&present.owner)?;
         return Ok(PublishedIdentity { fingerprint, owner: present.owner.clone(), path, changed: false });
     }
-    let own = workspace.user_documents.iter().filter_map(|found| found.identity.as_ref().ok()).find(is_own);
-    let owner = owner.map(str::to_owned).or_else(|| own.map(|own| own.owner.clone()));
-    let owner = owner.unwrap_or_else(|| "local".to_owned());
-    check_owner_name(&owner).map_err(|error| {
+    let name = owner.map(str::to_owned).or_else(|| own.map(|own| own.owner.clone()));
+    let name = name.unwrap_or_else(|| "local".to_owned());
+    check_owner_name(&name).map_err(|error| {
         Error::new(Code::InvalidArgument, error.to_string())
             .hint("choose another name: rye keys publish --owner NAME")
     })?;
@@ -65,20 +74,31 @@ pub fn publish(engine: &Engine, owner: Option<&str>) -> Result<PublishedIdentity
     let taken = others
         .filter(|other| other.key != public && !is_own_old(other))
         .filter(|other| workspace.keys.revocation(&other.fingerprint).is_none())
-        .find(|other| is_look_alike(&other.owner, &owner));
+        .find(|other| is_look_alike(&other.owner, &name));
     if let Some(other) = taken {
-        let (name, fingerprint) = (one_line(&other.owner), other.fingerprint);
+        let (other_name, fingerprint) = (one_line(&other.owner), other.fingerprint);
         return Err(Error::new(
             Code::InvalidArgument,
             format!(
-                "the name `{}` looks like `{name}` of the key {fingerprint} in this project",
-                one_line(&owner)
+                "the name `{}` looks like `{other_name}` of the key {fingerprint} in this project",
+                one_line(&name)
             ),
         )
         .hint("choose another name: rye keys publish --owner NAME"));
     }
+    rename_own(&name)?;
     file::create_folders_beneath(&ai, Path::new(TRUSTED_FOLDER), false)?;
-    let identity = Identity::new(public, &owner);
+    let identity = Identity::new(public, &name);
     keys::write_signed_document(&path, &identity.to_document(), &key, &engine.now()?)?;
-    Ok(PublishedIdentity { fingerprint, owner, path, changed: true })
+    Ok(PublishedIdentity { fingerprint, owner: name, path, changed: true })
+}
+
+/// Whether the project has identities of others, and none of the user.
+#[must_use]
+pub fn is_unpublished_member(engine: &Engine) -> bool {
+    let Some(own) = &engine.workspace.own_key else { return false };
+    let documents = engine.workspace.project_documents();
+    let identities: Vec<&Identity> =
+        documents.iter().filter_map(|found| found.identity.as_ref().ok()).collect();
+    !identities.is_empty() && identities.iter().all(|identity| identity.key != *own)
 }

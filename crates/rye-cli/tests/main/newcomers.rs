@@ -1,0 +1,52 @@
+//! What a newcomer meets in the first hours: each message says what to do next, and that works.
+
+use serde_json::json;
+
+use crate::support::{User, run};
+use crate::team::Member;
+
+#[test]
+fn init_in_a_clone_approves_nothing() {
+    let alice = Member::founder("alice");
+    let bob = Member::clone_of(&alice, "bob");
+    let made = bob.data(["init"]);
+    assert_eq!(
+        (&made["approved"], &made["key_created"], &made["made_by_others"]),
+        (&json!(false), &json!(true), &json!(true)),
+        "{made}"
+    );
+    assert_eq!(bob.git(["status", "--porcelain"]), "", "nothing is written into the project");
+    let again = bob.ok(["init"]);
+    assert!(
+        again.stderr.contains("others made this project") && again.stderr.contains("rye join"),
+        "{again}"
+    );
+    assert!(!again.stderr.contains("next:"), "{again}");
+    bob.assert_refused(["execute", "team/hi"], 4, "RYE0404");
+
+    bob.ok(["join", "--yes"]);
+    let joined = bob.ok(["init"]);
+    assert!(!joined.stderr.contains("others"), "{joined}");
+}
+
+#[test]
+fn init_names_the_owner() {
+    let user = User::new();
+    user.assert_refused(["init", "--owner", "a\u{200b}b"], 2, "RYE0104");
+    user.ok(["init", "--owner", "Ann Lee"]);
+    assert_eq!(user.data(["keys", "list"])["keys"][0]["owner"], "Ann Lee");
+    let again = user.ok(["init", "--owner", "Bo"]);
+    assert!(again.stderr.contains("rye keys publish --owner Bo"), "{again}");
+    user.ok(["keys", "publish", "--owner", "Bo"]);
+    assert_eq!(user.data(["keys", "list"])["keys"][0]["owner"], "Bo", "the own document follows");
+    user.ok(["execute", "examples/hello", "name=Ada"]);
+}
+
+#[test]
+fn owner_is_read_from_git_config() {
+    let user = User::new();
+    user.context.write("home/.gitconfig", "[user]\n\tname = Ann Lee\n");
+    let made = run(user.command().env_remove("USER").env_remove("LOGNAME").args(["init", "--json"]));
+    assert_eq!(made.exit, 0, "{made}");
+    assert_eq!(user.data(["keys", "list"])["keys"][0]["owner"], "Ann Lee");
+}
