@@ -7,7 +7,7 @@ use lillux::Digest;
 use rye_exec::chain::{self, Aliases, Chain, ChainError};
 use rye_exec::validate::validate;
 use rye_item::space::SpaceTier;
-use rye_item::{ItemRef, Space};
+use rye_item::{ItemId, ItemRef, ItemType, Space};
 use rye_space::ItemFile;
 use rye_space::file_stamp::{MonitoredSet, WatchSet};
 use rye_trust::{Admitted, Subject};
@@ -15,6 +15,7 @@ use rye_trust::{Admitted, Subject};
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
 use crate::missing::with_first_hints;
+use crate::missing_executor;
 use crate::natives;
 
 /// More than any project's tools, runtimes and primitives in use at once.
@@ -158,13 +159,28 @@ pub fn build(engine: &Engine, item: &ItemRef, tier: Option<SpaceTier>) -> Result
                 ChainError::ExecutorNotFound { executor, .. } => engine.meant_executor(executor),
                 _ => None,
             };
+            let last = match &error {
+                ChainError::UnknownPrimitive { id, .. } if !is_server => {
+                    unrunnable_hint(engine, item, id, tier)
+                }
+                _ => None,
+            };
             let error = chain_error(error, item, is_server);
+            let meant = meant.or(last);
             match meant {
                 Some(meant) => with_first_hints(error, vec![meant]),
                 None => error,
             }
         },
     )
+}
+
+/// What to say of the last element of a chain that ends in nothing.
+fn unrunnable_hint(engine: &Engine, item: &ItemRef, last: &str, tier: Option<SpaceTier>) -> Option<String> {
+    let is_tool = item.id.as_str() == last;
+    let element = ItemRef::new(ItemType::Tool, ItemId::new(last).ok()?);
+    let located = engine.locate(&element, tier.filter(|_| is_tool)).ok()?;
+    Some(missing_executor::hint(&located))
 }
 
 /// Whether a tool describes an MCP server, whose tools are items of their own.
@@ -240,7 +256,8 @@ fn chain_error(error: ChainError<Error>, item: &ItemRef, is_server: bool) -> Err
             (Code::UnknownPrimitive, trail, hint)
         }
         ChainError::UnknownPrimitive { trail, .. } => {
-            (Code::UnknownPrimitive, trail, "it has no executor_id, and is not a primitive".to_owned())
+            let hint = "a chain ends in a primitive: name one, or a runtime, as its executor_id";
+            (Code::UnknownPrimitive, trail, hint.to_owned())
         }
         ChainError::InvalidExecutor { trail, .. } => (
             Code::ChainInvalid,

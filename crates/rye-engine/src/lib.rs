@@ -10,6 +10,7 @@ pub mod error;
 mod error_refused;
 pub mod lockfiles;
 mod missing;
+mod missing_executor;
 mod natives;
 mod open_error;
 mod policies;

@@ -28,7 +28,7 @@ pub enum LockCommand {
         #[arg(value_name = "[tool] ID", num_args = 1..=2, add = ArgValueCompleter::new(completion::tools))]
         id: Vec<String>,
     },
-    /// Check that every tool of the project is pinned and matches (exit code 8 if not, for CI)
+    /// Check that every tool of the project that can be run is pinned and matches (exit code 8 if not, for CI)
     #[command(after_help = "rye lock check --scope project    check as in a fresh clone")]
     Check {
         /// Only use lockfiles of this scope [default: project, user and bundles]

@@ -2,11 +2,11 @@
 
 use lillux::CancelToken;
 use rye_engine::Error;
-use rye_engine::verbs::ci;
+use rye_engine::verbs::ci::{self, CheckStatus};
 use rye_item::text::one_line;
 
 use super::{CommandContext, CommandError, CommandResult};
-use crate::output::{ERROR, paint};
+use crate::output::{ERROR, WARNING, paint};
 use crate::settings;
 
 /// Checks the project; nothing prompts.
@@ -24,9 +24,13 @@ pub fn ci(context: &CommandContext) -> CommandResult {
         }
         context.output.print(table.trim_fmt())?;
         for check in &report.checks {
+            let mark = match check.status {
+                CheckStatus::Failed => paint(ERROR, "✗"),
+                CheckStatus::Passed | CheckStatus::Empty => paint(WARNING, "!"),
+            };
             for problem in &check.problems {
                 let problem = one_line(problem);
-                context.output.print(format_args!("{} {}: {problem}", paint(ERROR, "✗"), check.check))?;
+                context.output.print(format_args!("{mark} {}: {problem}", check.check))?;
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::support::{User, run};
+use crate::support::{User, run, text};
 use crate::team::Member;
 
 #[test]
@@ -49,4 +49,25 @@ fn owner_is_read_from_git_config() {
     let made = run(user.command().env_remove("USER").env_remove("LOGNAME").args(["init", "--json"]));
     assert_eq!(made.exit, 0, "{made}");
     assert_eq!(user.data(["keys", "list"])["keys"][0]["owner"], "Ann Lee");
+}
+
+#[test]
+fn tool_without_executor_is_named() {
+    let user = User::initialized();
+    let source = rye_test::tool("team", "Deploys");
+    let line = source.lines().find(|line| line.starts_with("__executor_id__")).expect("a line").to_owned();
+    user.write("tools/team/deploy.py", source.replace(&format!("{line}\n"), ""));
+    let signed = user.data(["sign", "tool", "team/deploy"]);
+    let warning = text(&signed["warnings"][0]["message"]);
+    assert!(
+        warning.contains(r#"add the line: __executor_id__ = "rye/core/runtimes/python/function""#),
+        "{warning}"
+    );
+    let refused = user.assert_refused(["execute", "team/deploy"], 9, "RYE0314");
+    assert!(text(&refused["hints"][0]).starts_with("nothing says what runs `team/deploy`: add"), "{refused}");
+    let checked = user.run(["ci"]);
+    assert!(checked.stdout.contains("team/deploy can never run"), "{checked}");
+    user.write("tools/team/deploy.py", source);
+    assert!(!user.data(["sign", "tool", "team/deploy"]).to_string().contains("cannot run"));
+    assert!(!user.run(["ci"]).stdout.contains("can never run"));
 }

@@ -243,18 +243,30 @@ fn check_lockfiles(engine: &Engine) -> CiCheck {
         Ok(report) => report,
         Err(error) => return CiCheck::failed("lockfiles", &error, Vec::new()),
     };
+    // They are signed, and others may import them: named, not refused.
+    let unrunnable: Vec<String> = lock::tools_without_executor(engine)
+        .into_iter()
+        .map(|(id, line)| format!("{id} can never run, nothing says what runs it; add the line: {line}"))
+        .collect();
+    let with_count = |summary: String| match unrunnable.len() {
+        0 => summary,
+        count => format!("{summary}; {} without executor", counted(count, "tool")),
+    };
     if report.checked == 0 {
-        return CiCheck::empty("lockfiles", "the project has no tools");
+        let check =
+            CiCheck::empty("lockfiles", &with_count("the project has no tools that can be run".to_owned()));
+        return CiCheck { problems: unrunnable, ..check };
     }
     let Some(error) = report.failure() else {
-        return CiCheck::passed("lockfiles", format!("{} pinned", counted(report.checked, "tool")));
+        let summary = format!("{} pinned", counted(report.checked, "tool"));
+        return CiCheck { problems: unrunnable.clone(), ..CiCheck::passed("lockfiles", with_count(summary)) };
     };
     let bad = report.tools.iter().filter(|tool| tool.state != ToolLockState::Ok);
     let problems = bad.map(|tool| {
         let reason = tool.why.as_deref().map(|reason| format!(": {}", one_line(reason))).unwrap_or_default();
         format!("{} {}{reason}", tool.tool_id, tool.state.as_str())
     });
-    CiCheck::failed("lockfiles", &error, problems.collect())
+    CiCheck::failed("lockfiles", &error, problems.chain(unrunnable).collect())
 }
 
 /// Runs the tests of the project's tools. The function is called directly: an item of the project could stand in for the

@@ -13,6 +13,7 @@ use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
 use crate::lockfiles::locations;
 use crate::lockfiles::{self, LockState, ResolveTool};
+use crate::missing_executor;
 
 /// Kinds of tools that others run on: they are pinned with those.
 const NOT_RUNNABLE_TYPES: [&str; 2] = ["runtime", "primitive"];
@@ -166,6 +167,22 @@ pub(super) fn runnable_tools(engine: &Engine) -> Result<Vec<ItemId>> {
     ids.sort();
     ids.dedup();
     Ok(ids)
+}
+
+/// Files of the project that are written to be run and name no executor, and the line that each needs.
+pub(crate) fn tools_without_executor(engine: &Engine) -> Vec<(ItemId, String)> {
+    let spaces = &engine.workspace.spaces;
+    let entries = spaces.scan(&Space::Project, &[ItemType::Tool]).entries;
+    let mut found: Vec<(ItemId, String)> = entries
+        .into_iter()
+        .filter_map(|entry| {
+            let located = spaces.locate(&entry.item, Some(SpaceTier::Project)).ok()?;
+            Some((entry.item.id, missing_executor::missing_line(&located)?))
+        })
+        .collect();
+    found.sort();
+    found.dedup();
+    found
 }
 
 /// Whether a tool can be run: it names an executor, and is nothing that others run on.

@@ -15,8 +15,8 @@ use crate::error::{Code, Error, Result};
 use crate::lockfiles::locations::{self, ScannedLockfile};
 use crate::lockfiles::{self, ResolveTool, file_name};
 
-pub(crate) use check::is_runnable;
 pub use check::{LockCheckReport, ToolLockCheck, ToolLockState, check};
+pub(crate) use check::{is_runnable, tools_without_executor};
 pub use update::{
     FailedLockUpdate, LockUpdate, LockUpdateReport, LockfileChange, RemovedLockfiles, UpdatedLockfile,
     pinnable_tools, prune, remove, update, update_all,

@@ -15,6 +15,7 @@ use serde_json::{Map, Value};
 use crate::chain_cache;
 use crate::engine::Engine;
 use crate::error::Error;
+use crate::missing_executor;
 
 /// Problems of one schema that are listed.
 const MAX_SCHEMA_PROBLEMS: usize = 20;
@@ -82,7 +83,14 @@ fn check_schema(located: &ItemFile, checks: &mut SignChecks) {
 
 /// An executor that is not there yet is a warning, since it may be signed later; a function runtime needs a function.
 fn check_executor(engine: &Engine, located: &ItemFile, checks: &mut SignChecks) {
-    let Some(executor) = located.fields().get("executor_id").and_then(Value::as_str) else { return };
+    let Some(executor) = located.fields().get("executor_id").and_then(Value::as_str) else {
+        checks.warnings.extend(missing_executor::missing_line(located).map(|line| {
+            Diagnostic::new(format!("it cannot run: nothing says what runs it; add the line: {line}"))
+                .with_position(SourcePosition { line: 1, column: 1 })
+                .with_field("executor_id")
+        }));
+        return;
+    };
     let names = ["__executor_id__", "executor_id"];
     let position = names.iter().find_map(|name| located.parsed().positions.get(*name)).copied();
     let spaces = &engine.workspace.spaces;
