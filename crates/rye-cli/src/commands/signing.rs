@@ -161,6 +161,9 @@ pub fn sign(context: &CommandContext, arguments: &SignArguments) -> CommandResul
         let mut signed = match item {
             SingleTarget::Item(item) => {
                 sign::sign_item(&context.engine, &item, arguments.space.map(WritableSpace::tier))?
+    if report.signed.iter().any(|signed| signed.space.tier() == SpaceTier::Project) {
+        note_unpublished(context);
+    }
             }
             SingleTarget::File(path) => {
                 let mut report = sign::sign_paths(&context.engine, &[path], None, &mut progress)?;
@@ -187,6 +190,9 @@ pub(super) fn sign_first(context: &CommandContext, arguments: &SignArguments) ->
     if single_target(context, arguments)?.is_some() {
         // The user named it.
         gate.is_agreed = true;
+        if signed.space.tier() == SpaceTier::Project {
+            note_unpublished(context);
+        }
     }
     sign_target(context, arguments, &mut gate, &mut |_, _| {})
 }
@@ -248,6 +254,21 @@ fn show_signed_item(context: &CommandContext, signed: &SignedItem) -> CommandRes
 }
 
 /// The item, and what it asks for beyond the default: to sign it is to agree to that.
+    if signed.outdated_lockfile.is_some() {
+        context.output.note(format_args!(
+            "the team's lockfile still pins the version before; to pin this one: rye lock update {}",
+            signed.item_id
+        ));
+    }
+}
+
+/// Says that colleagues refuse what was signed as long as they do not know by whom.
+fn note_unpublished(context: &CommandContext) {
+    if rye_engine::verbs::keys::is_unpublished_member(&context.engine) {
+        context.output.note(
+            "your identity is not in this project: colleagues refuse this until you run: rye keys publish",
+        );
+    }
 pub(super) fn print_signed(context: &CommandContext, signed: &SignedItem) -> std::io::Result<()> {
     let word = if signed.unchanged { paint(DIM, "unchanged") } else { paint(SUCCESS, "signed") };
     context.output.print(format_args!(

@@ -1,5 +1,7 @@
 //! What a newcomer meets in the first hours: each message says what to do next, and that works.
 
+use std::fs;
+
 use serde_json::json;
 
 use crate::support::{User, run, text};
@@ -70,4 +72,51 @@ fn tool_without_executor_is_named() {
     user.write("tools/team/deploy.py", source);
     assert!(!user.data(["sign", "tool", "team/deploy"]).to_string().contains("cannot run"));
     assert!(!user.run(["ci"]).stdout.contains("can never run"));
+}
+
+#[test]
+fn signing_names_the_outdated_team_lockfile() {
+    let alice = Member::founder("alice");
+    alice.ok(["lock", "update", "--all", "--scope", "project"]);
+    alice.write_tool("hi", "{\"said\": \"hello\"}");
+    let signed = alice.ok(["sign", "tool", "team/hi"]);
+    assert!(
+        signed.stderr.contains("still pins the version before; to pin this one: rye lock update team/hi"),
+        "{signed}"
+    );
+    let refused = alice.assert_refused(["execute", "team/hi"], 8, "RYE0501");
+    assert!(
+        text(&refused["hints"][0]).ends_with("if the change is intended: rye lock update team/hi"),
+        "{refused}"
+    );
+    alice.ok(["lock", "update", "team/hi"]);
+    alice.ok(["execute", "team/hi"]);
+
+    // What a colleague changed is theirs to explain.
+    let bob = Member::clone_of(&alice, "bob");
+    bob.ok(["join", "--yes"]);
+    let path = "lockfiles/team/hi@1.0.0.lock.json";
+    let old = fs::read(alice.user.project().join(path)).expect("a lockfile");
+    alice.write_tool("hi", "{\"said\": \"hey\"}");
+    alice.ok(["sign", "tool", "team/hi"]);
+    alice.ok(["lock", "update", "team/hi"]);
+    alice.commit();
+    bob.git(["checkout", "--quiet", "."]);
+    bob.pull(&alice);
+    fs::write(bob.user.project().join(path), old).expect("written");
+    let refused = bob.assert_refused(["execute", "team/hi"], 8, "RYE0501");
+    assert!(text(&refused["hints"][0]).contains("ask who changed the tool"), "{refused}");
+}
+
+#[test]
+fn signing_unpublished_says_keys_publish() {
+    let alice = Member::founder("alice");
+    let bob = Member::clone_of(&alice, "bob");
+    bob.ok(["join", "--yes"]);
+    bob.write_tool("bob", "{}");
+    let signed = bob.ok(["sign", "tool", "team/bob"]);
+    assert!(signed.stderr.contains("colleagues refuse this until you run: rye keys publish"), "{signed}");
+    bob.ok(["keys", "publish"]);
+    bob.write_tool("bob", "{\"a\": 1}");
+    assert!(!bob.ok(["sign", "tool", "team/bob"]).stderr.contains("keys publish"));
 }

@@ -18,7 +18,7 @@ pub use rye_exec::lock::{
     LockedTool, LockfilePart, ResolvedTool,
 };
 use rye_item::space::SpaceTier;
-use rye_item::{ItemRef, ItemType};
+use rye_item::{ItemId, ItemRef, ItemType};
 use rye_space::bundle::BundleTrust;
 use serde::Serialize;
 
@@ -27,6 +27,7 @@ pub use system::generate as generate_system;
 
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
+use crate::verbs::sign::consent;
 use locations::{EffectiveLockfile, LockfileSlot};
 use resigned::compare_resigned;
 
@@ -80,6 +81,9 @@ pub struct LockMismatch {
     pub differences: Vec<LockDifference>,
     /// The command that accepts the change.
     pub accept: String,
+    /// Whether it is the tool alone that differs, and the user signed it as it is now.
+    #[serde(skip)]
+    pub is_own_change: bool,
 }
 
 impl From<&LockMismatch> for Error {
@@ -111,6 +115,9 @@ impl From<&LockMismatch> for Error {
             };
         }
         match mismatch.scope {
+            SpaceTier::Project if mismatch.is_own_change => error
+                .hint(format!("you signed this version; if the change is intended: {}", mismatch.accept))
+                .hint("then commit lockfiles/; if you did not mean it, restore the pinned version"),
             SpaceTier::Project => error
                 .hint(
                     "it is committed with the project: ask who changed the tool, or restore the pinned version",
@@ -180,6 +187,7 @@ pub(crate) fn check_in(
             }
             (LockComparison::Differs(differences), _) => {
                 return Ok(LockState::Mismatch(Box::new(build_mismatch(
+                    engine,
                     found.path.clone(),
                     found.tier,
                     resolved,
@@ -193,6 +201,7 @@ pub(crate) fn check_in(
         let pinned = other.lockfile.as_ref().map_err(Clone::clone)?;
         let differences = vec![locations::other_versions::difference(pinned, resolved)];
         return Ok(LockState::Mismatch(Box::new(build_mismatch(
+            engine,
             other.path.clone(),
             other.tier,
             resolved,
@@ -207,6 +216,7 @@ pub(crate) fn check_in(
 }
 
 fn build_mismatch(
+    engine: &Engine,
     path: PathBuf,
     scope: SpaceTier,
     resolved: &ResolvedTool,
@@ -214,7 +224,35 @@ fn build_mismatch(
 ) -> LockMismatch {
     let tool_id = resolved.root.tool_id.clone();
     let accept = format!("rye lock update {tool_id}");
-    LockMismatch { tool_id, path, scope, differences, accept }
+    let is_tool = |difference: &LockDifference| difference.element == tool_id;
+    let is_own_change = differences.iter().all(is_tool) && is_signed_by_user(engine, &tool_id);
+    LockMismatch { tool_id, path, scope, differences, accept, is_own_change }
+}
+
+/// Whether the user's own key signed the tool as it lies there.
+fn is_signed_by_user(engine: &Engine, tool_id: &str) -> bool {
+    let item = ItemId::new(tool_id).ok().map(|id| ItemRef::new(ItemType::Tool, id));
+    let located = item.and_then(|item| engine.locate(&item, None).ok());
+    located.is_some_and(|located| consent::is_signed_by_user(engine, &located))
+}
+
+/// The team's lockfile, if it still pins another version of a tool that was just signed.
+pub(crate) fn outdated_team_lockfile(
+    engine: &Engine,
+    item: &ItemRef,
+    resolve: ResolveTool<'_>,
+) -> Option<PathBuf> {
+    let is_pinned = item.item_type == ItemType::Tool
+        && locations::project_dir(engine).is_some_and(|dir| dir.has_lockfile_of(&item.id));
+    // Resolving looks at every file beside the tool: not for a tool that is not pinned.
+    if !is_pinned {
+        return None;
+    }
+    let resolved = resolve(item).ok()?;
+    match check_in(engine, &resolved, Some(SpaceTier::Project)).ok()? {
+        LockState::Mismatch(mismatch) => Some(mismatch.path),
+        LockState::None | LockState::Matched { .. } | LockState::Stale { .. } => None,
+    }
 }
 
 /// As [`check`], and refuses what may not run.

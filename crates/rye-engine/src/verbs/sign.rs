@@ -61,6 +61,9 @@ pub struct SignedItem {
     /// The user's lockfile that was brought up to date with it.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "rye_space::serde_path::option")]
     pub lockfile: Option<PathBuf>,
+    /// The team's lockfile that still pins the version before.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "rye_space::serde_path::option")]
+    pub outdated_lockfile: Option<PathBuf>,
 }
 
 impl SignedItem {
@@ -74,6 +77,7 @@ impl SignedItem {
         let tier = Some(self.space.tier());
         let resolve = |item: &ItemRef| crate::resolve::resolve_tool_in(engine, item, tier);
         self.lockfile = crate::lockfiles::refresh_after_sign(engine, &item, &resolve)?;
+        self.outdated_lockfile = crate::lockfiles::outdated_team_lockfile(engine, &item, &resolve);
         Ok(())
     }
 }
@@ -550,6 +554,7 @@ fn sign_located(
         asks: consent::requests_beyond_default(item, located),
         warnings: checks.warnings,
         lockfile: None,
+        outdated_lockfile: None,
     };
     Ok((signed, id))
 }

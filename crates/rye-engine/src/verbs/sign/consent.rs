@@ -166,7 +166,7 @@ fn with_content(engine: &Engine, located: &ItemFile, content: Vec<u8>) -> ItemFi
 }
 
 /// Whether the user's own key signed these bytes as this item.
-fn is_signed_by_user(engine: &Engine, located: &ItemFile) -> bool {
+pub(crate) fn is_signed_by_user(engine: &Engine, located: &ItemFile) -> bool {
     let Some(own) = engine.workspace.own_key.as_ref() else { return false };
     let report = evaluate(located, &engine.workspace.keys);
     let is_full = report.verdict == TrustVerdict::Full && report.fingerprint() == Some(own.fingerprint());
