@@ -3,6 +3,7 @@
 //! Wanted is what the caller says, else the directive's model, else its tier, else `general`. A provider counts when its
 //! key is set, or when it is named. Of several, the configured one is asked, else the first by name. Nothing named and no key set: the offline provider answers, at no cost.
 
+mod key_hint;
 mod key_names;
 
 use std::collections::BTreeMap;

@@ -240,6 +240,7 @@ pub fn doctor(context: &CommandContext, is_store_only: bool) -> CommandResult {
                 Severity::Warning => paint(WARNING, "!"),
                 Severity::Error => paint(ERROR, "✗"),
             };
+        report.extend(super::threads::check_models(context));
             let message = rye_item::text::one_line(&finding.message);
             context.output.print(format_args!(
                 "{mark} {} {message}",

@@ -120,3 +120,23 @@ fn signing_unpublished_says_keys_publish() {
     bob.write_tool("bob", "{\"a\": 1}");
     assert!(!bob.ok(["sign", "tool", "team/bob"]).stderr.contains("keys publish"));
 }
+
+#[test]
+fn offline_failure_names_model_keys() {
+    let user = User::initialized();
+    user.write("directives/team/sum.md", rye_test::directive("team", "sum", "Sums up"));
+    user.ok(["sign", "directive", "team/sum"]);
+    let way = "to ask a model: export ANTHROPIC_API_KEY=… (or ";
+    let failed = user.run(["run", "team/sum"]);
+    assert!(failed.exit == 1 && failed.stderr.contains(way), "{failed}");
+    assert!(failed.stderr.contains("--provider ollama"), "{failed}");
+    let models = |environment: &[(&str, &str)]| {
+        let report = run(user.command().envs(environment.iter().copied()).args(["doctor", "--json"])).json();
+        let findings = report["data"]["findings"].as_array().expect("findings").clone();
+        findings.into_iter().find(|finding| finding["check"] == "models").expect("models")
+    };
+    assert!(text(&models(&[])["remedy"]).starts_with(way));
+    assert_eq!(models(&[("OPENAI_API_KEY", "sk-1")])["message"], "a key is set for openai");
+    let added = user.ok(["schedule", "add", "team/sum", "--every", "1h"]);
+    assert!(added.stderr.contains(way), "{added}");
+}

@@ -157,6 +157,11 @@ fn add(context: &CommandContext, arguments: &AddScheduleArguments) -> CommandRes
     ))?;
     if !watcher::is_watched(context) {
         context.output.note("nothing starts schedules yet; have a timer or a background process do it:");
+    if schedule.provider.is_none()
+        && let Some(hint) = thread_runner::model_key_hint(&context.settings)
+    {
+        context.output.warn(format_args!("no key of a model is set here: it runs offline; {hint}"));
+    }
         context.output.note("  rye schedule systemd --write    or    rye schedule watch --background");
     }
     Ok(())

@@ -24,7 +24,7 @@ use super::{CommandContext, CommandError, CommandResult, background};
 use crate::arguments::ThreadCommand;
 use crate::global::GlobalArguments;
 
-pub use rebuild::{check_budgets, check_store};
+pub use rebuild::{check_budgets, check_models, check_store};
 pub use shared_store::check_shared_store;
 pub use thread_index::{ThreadIndex, threads_dir};
 pub use user_host::user_threads;

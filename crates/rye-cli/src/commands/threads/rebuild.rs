@@ -1,5 +1,6 @@
 //! `thread rebuild`: lists the threads of a lost store again. And what `doctor` says of the store.
 
+use rye_agent::models::Providers;
 use rye_agent::store::{LedgerSpec, StoreCondition, check_rolling_budgets, inspect_store};
 use rye_agent::threads::{RebuildSetup, rebuild_store};
 use rye_engine::verbs::doctor::{DoctorFinding, Severity};
@@ -72,6 +73,19 @@ pub fn check_budgets(context: &CommandContext) -> Option<DoctorFinding> {
         remedy: failure.hints.first().cloned(),
         path: Some(keys.clone()),
     })
+}
+
+/// Which models can be asked.
+pub fn check_models(context: &CommandContext) -> Option<DoctorFinding> {
+    let providers = Providers::discover(&context.engine.workspace);
+    let environment = context.settings.host().variables;
+    let with_key = providers.with_key(&environment);
+    let (level, message, remedy) = match providers.key_hint(&environment) {
+        None if with_key.is_empty() => return None,
+        None => (Severity::Ok, format!("a key is set for {}", with_key.join(", ")), None),
+        hint => (Severity::Info, "no key of a model is set: threads run offline".to_owned(), hint),
+    };
+    Some(DoctorFinding { check: "models", level, message, remedy, path: None })
 }
 
 /// What is to be said of the store of threads, if there is one.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rye_agent::driver::{CancelSignal, Listener};
-use rye_agent::models::Providers;
+use rye_agent::models::{OFFLINE_PROVIDER, Providers};
 use rye_agent::prepare::{ThreadRequest, prepare};
 use rye_agent::status::{SuspendReason, ThreadStatus};
 use rye_agent::store::{DATABASE, StoreHandle, ThreadRow};
@@ -177,7 +177,18 @@ pub fn drive_with(
     for line in questions.iter().flat_map(question_lines) {
         output.note(line);
     }
-    print_outcome(output, view.as_ref(), &finished, &command)
+    let key_hint = match finished.provider == OFFLINE_PROVIDER {
+        true => model_key_hint(&settings),
+        false => None,
+    };
+    print_outcome(output, view.as_ref(), &finished, &command, key_hint.as_deref())
+}
+
+/// What to set where no key of a model is.
+pub fn model_key_hint(settings: &Settings) -> Option<String> {
+    // What keeps the project from being opened was said before.
+    let engine = settings.engine().ok()?;
+    Providers::discover(&engine.workspace).key_hint(&settings.host().variables)
 }
 
 /// The command that lets a suspended thread continue.
@@ -309,6 +320,7 @@ fn print_outcome(
     view: Option<&ThreadView>,
     finished: &FinishedThread,
     command: &str,
+    key_hint: Option<&str>,
 ) -> CommandResult {
     let outcome = &finished.outcome;
     if output.is_json {
@@ -336,7 +348,13 @@ fn print_outcome(
     };
     let show_hint = format!("see what it did: rye thread show {id}");
     Err(match outcome.status {
-        ThreadStatus::Completed | ThreadStatus::Continued => return Ok(()),
+        ThreadStatus::Completed | ThreadStatus::Continued => {
+            // A program that reads what is printed here asked for no model.
+            if let Some(hint) = key_hint.filter(|_| output.is_terminal()) {
+                output.note(paint(DIM, hint));
+            }
+            return Ok(());
+        }
         ThreadStatus::Suspended => {
             error(Code::ThreadSuspended, "suspended").hint(format!("to continue: {command}")).into()
         }
@@ -348,6 +366,7 @@ fn print_outcome(
         ThreadStatus::Error | ThreadStatus::Created | ThreadStatus::Running => {
             let refusals = view.map(ThreadView::refusal_hints).unwrap_or_default();
             let failed = error(Code::ThreadFailed, "failed");
+            let failed = key_hint.into_iter().fold(failed, |failed, hint| failed.hint(hint));
             refusals.iter().fold(failed, |failed, hint| failed.hint(hint.as_str())).hint(show_hint).into()
         }
     })
