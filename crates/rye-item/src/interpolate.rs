@@ -109,6 +109,26 @@ pub fn interpolate_inputs(text: &str, inputs: &Map<String, Value>) -> String {
     filled
 }
 
+/// The inputs that a text refers to: the place of each reference, and the input's name.
+#[must_use]
+pub fn input_references(text: &str) -> Vec<(usize, &str)> {
+    let mut found = Vec::new();
+    let mut at = 0;
+    // Behind the last closing brace nothing can be a reference; looking there each time would be quadratic.
+    let text = &text[..text.rfind('}').map_or(0, |last| last + 1)];
+    while let Some(start) = text[at..].find(['{', '$']) {
+        at += start;
+        match parse_input_reference(&text[at..]) {
+            Some(reference) => {
+                found.push((at, reference.name));
+                at += reference.whole.len();
+            }
+            None => at += 1,
+        }
+    }
+    found
+}
+
 struct InputReference<'a> {
     whole: &'a str,
     name: &'a str,
@@ -146,6 +166,14 @@ mod tests {
 
     fn fill(text: &str, context: &Value) -> Value {
         interpolate(&json!(text), context)
+    }
+
+    #[test]
+    fn references_are_found_with_their_place() {
+        let text = "{input:a} {input: b} ${inputs.c} {input:d?} {{input:e:f}} {input:g";
+        let names: Vec<_> =
+            input_references(text).into_iter().map(|(at, name)| (&text[at..=at], name)).collect();
+        assert_eq!(names, [("{", "a"), ("$", "c"), ("{", "d"), ("{", "e")]);
     }
 
     #[test]

@@ -6,8 +6,9 @@ use rye_engine::verbs::search::{self, SearchResponse, parse_scope};
 use rye_engine::verbs::why;
 use rye_engine::{Code, Error};
 use rye_item::space::SpaceTier;
-use rye_item::text::{counted, quote_name};
+use rye_item::text::{counted, one_line, quote_name};
 use rye_item::{ItemRef, ItemType};
+use serde_json::Value;
 
 use super::{CommandContext, CommandResult, find_item};
 use crate::arguments::{
@@ -84,7 +85,7 @@ fn print_search(context: &CommandContext, response: &SearchResponse) -> CommandR
     for correction in &response.corrections {
         output.note(format_args!(
             "no item has `{}`; searched for {}",
-            rye_item::text::one_line(&correction.word),
+            one_line(&correction.word),
             correction.searched.join(", ")
         ));
     }
@@ -178,8 +179,36 @@ fn print_item(context: &CommandContext, item: &ItemRef, loaded: &LoadedItem) -> 
         paint(verdict_style(loaded.verdict.as_str()), loaded.verdict.as_str()),
         display_path(&loaded.path)
     ));
+    if item.item_type == ItemType::Directive {
+        directive_summary(&loaded.metadata).iter().for_each(|line| context.output.note(paint(DIM, line)));
+    }
     context.output.print_raw(&rye_item::text::strip_controls(&loaded.content))?;
     Ok(())
+}
+
+/// What a directive takes and may use, a line each; its text says so too, but as XML.
+fn directive_summary(metadata: &Value) -> Vec<String> {
+    let inputs = metadata.get("inputs").and_then(Value::as_array).into_iter().flatten();
+    let mut lines: Vec<String> = inputs
+        .map(|input| {
+            let word = |key: &str| input.get(key).and_then(Value::as_str).map(one_line).unwrap_or_default();
+            let default = input.get("default").filter(|default| !default.is_null());
+            let note = match default {
+                Some(Value::String(text)) => format!(", default {}", one_line(text)),
+                Some(other) => format!(", default {}", one_line(&other.to_string())),
+                None if input.get("required") == Some(&Value::Bool(true)) => ", required".to_owned(),
+                None => String::new(),
+            };
+            format!("input {}: {}{note}", word("name"), word("type"))
+        })
+        .collect();
+    if let Some(limits) =
+        metadata.get("limits").and_then(Value::as_object).filter(|limits| !limits.is_empty())
+    {
+        let limits: Vec<String> = limits.iter().map(|(name, value)| format!("{name} {value}")).collect();
+        lines.push(one_line(&format!("limits: {}", limits.join(", "))));
+    }
+    lines
 }
 
 /// `rye fetch`
@@ -292,14 +321,14 @@ fn render_why(item: &ItemRef, response: &why::WhyResponse) -> String {
         }
     }
     if let Some(lock) = &response.lock {
-        let text = |key: &str| lock.get(key).and_then(serde_json::Value::as_str).unwrap_or_default();
+        let text = |key: &str| lock.get(key).and_then(Value::as_str).unwrap_or_default();
         let state = text("state");
         let style = if state == "held" { SUCCESS } else { WARNING };
-        let reason = rye_item::text::one_line(text("reason"));
+        let reason = one_line(text("reason"));
         lines.push(format!("   {} {} {reason}", paint(HEADING, "lockfile"), paint(style, state)));
     }
     if let Some(problem) = &response.chain_problem {
-        lines.push(format!("   {} {}", paint(ERROR, "cannot run:"), rye_item::text::one_line(problem)));
+        lines.push(format!("   {} {}", paint(ERROR, "cannot run:"), one_line(problem)));
     }
     lines.join("\n")
 }
@@ -307,12 +336,8 @@ fn render_why(item: &ItemRef, response: &why::WhyResponse) -> String {
 fn signature_line(response: &why::WhyResponse) -> String {
     let verdict = response.item.verdict.as_str();
     let verdict_text = paint(verdict_style(verdict), verdict);
-    let reason = response
-        .item
-        .reason
-        .as_deref()
-        .map(|reason| format!(": {}", rye_item::text::one_line(reason)))
-        .unwrap_or_default();
+    let reason =
+        response.item.reason.as_deref().map(|reason| format!(": {}", one_line(reason))).unwrap_or_default();
     match &response.signer {
         Some(ItemSigner { fingerprint, owner, signed_at, .. }) => {
             let owner = owner.as_deref().map_or_else(|| "unknown".to_owned(), quote_name);

@@ -122,6 +122,35 @@ fn signing_unpublished_says_keys_publish() {
 }
 
 #[test]
+fn misspelt_input_reference_is_a_problem() {
+    let user = User::initialized();
+    let source = rye_test::directive("team", "sum", "Sums up").replace(
+        "</metadata>",
+        "</metadata>\n  <inputs><input name=\"article\" type=\"string\" required=\"true\">What</input></inputs>",
+    );
+    let with_body = |reference: &str| format!("{source}\nSum up {reference}.\n");
+    user.write("directives/team/sum.md", with_body("{input:artcle}"));
+    let refused = user.assert_refused(["sign", "directive", "team/sum"], 9, "RYE0301");
+    let problem = &refused["problems"][0];
+    assert_eq!(
+        text(&problem["message"]),
+        "`artcle` is not an input of this directive; did you mean `article`?"
+    );
+    assert!(text(&problem["snippet"]["text"]).contains("{input:artcle}"), "{refused}");
+    user.write("directives/team/sum.md", with_body("{input:something-else?}"));
+    let signed = user.data(["sign", "directive", "team/sum"]);
+    assert!(text(&signed["warnings"][0]["message"]).ends_with("its inputs are: article"), "{signed}");
+    user.write("directives/team/sum.md", with_body("{input:article}"));
+    assert!(user.data(["sign", "directive", "team/sum"]).get("warnings").is_none());
+
+    let shown = user.ok(["load", "directive", "team/sum"]);
+    assert!(shown.stderr.contains("input article: string, required"), "{shown}");
+    assert!(!shown.stdout.contains("input article: string"), "{shown}");
+    let refused = user.run(["schedule", "add", "team/sum", "--every", "1h"]);
+    assert!(refused.exit != 0 && refused.stderr.contains("--input article=…"), "{refused}");
+}
+
+#[test]
 fn offline_failure_names_model_keys() {
     let user = User::initialized();
     user.write("directives/team/sum.md", rye_test::directive("team", "sum", "Sums up"));

@@ -118,7 +118,7 @@ fn add(context: &CommandContext, arguments: &AddScheduleArguments) -> CommandRes
     };
     let times = schedule.times()?;
     // What could not start now is not scheduled.
-    thread_runner::check_preparable(context, &runner::thread_request(&schedule)?)?;
+    thread_runner::check_preparable(context, &runner::thread_request(&schedule)?).map_err(with_input_hint)?;
     let mut states = ScheduleStates::lock(&context.settings.roots.signing_keys)?;
     let mut schedules = load_for_change(context)?;
     if schedules.list.iter().any(|known| known.id == schedule.id) {
@@ -169,6 +169,19 @@ fn add(context: &CommandContext, arguments: &AddScheduleArguments) -> CommandRes
 
 fn remove(context: &CommandContext, name: &str) -> CommandResult {
     let mut states = ScheduleStates::lock(&context.settings.roots.signing_keys)?;
+/// Names the option that gives the inputs which are missing.
+fn with_input_hint(mut error: Error) -> Error {
+    let missing = error.details.get("missing").and_then(Value::as_array);
+    let names: Vec<&str> = missing.into_iter().flatten().filter_map(Value::as_str).collect();
+    if error.code != Code::InvalidInputs || names.is_empty() {
+        return error;
+    }
+    let options: Vec<String> =
+        names.iter().map(|name| format!("--input {}=…", rye_item::text::one_line(name))).collect();
+    error.hints.insert(0, format!("give what each run gets: {}", options.join(" ")));
+    error
+}
+
     let mut schedules = load_for_change(context)?;
     let count = schedules.list.len();
     schedules.list.retain(|schedule| schedule.id != name);

@@ -6,7 +6,7 @@ use std::path::Path;
 use rye_exec::chain::{self, ChainError, Trail};
 use rye_exec::parameters::{ParameterError, Violation};
 use rye_item::diagnostic::attach_snippets;
-use rye_item::{Diagnostic, ItemRef, ItemType, SourcePosition};
+use rye_item::{Diagnostic, ItemRef, ItemType, SourcePosition, interpolate, text};
 use rye_space::ItemFile;
 use rye_trust::Subject;
 use rye_trust::signature::FileLayout;
@@ -49,6 +49,9 @@ pub(super) fn check_item(engine: &Engine, located: &ItemFile) -> SignChecks {
         check_executor(engine, located, &mut checks);
     }
     let source = String::from_utf8_lossy(located.bytes());
+    if located.item().item_type == ItemType::Directive {
+        check_references(located, &source, &mut checks);
+    }
     for list in [&mut checks.problems, &mut checks.warnings] {
         list.sort_by_key(|diagnostic| (diagnostic.position.is_none(), diagnostic.position));
         attach_snippets(list, &source);
@@ -79,6 +82,35 @@ fn check_schema(located: &ItemFile, checks: &mut SignChecks) {
         let message = format!("the schema of its parameters is not valid: {}: {}", one.path, one.message);
         Diagnostic { position, ..Diagnostic::new(message).with_field(names[1]) }
     }));
+}
+
+/// What a directive's text calls an input must be one: otherwise it stays in the prompt as it is written. A directive that
+/// declares none takes any.
+fn check_references(located: &ItemFile, source: &str, checks: &mut SignChecks) {
+    let declared = located.fields().get("inputs").and_then(Value::as_array);
+    let declared =
+        declared.into_iter().flatten().filter_map(|input| input.get("name").and_then(Value::as_str));
+    let declared: Vec<&str> = declared.collect();
+    if declared.is_empty() {
+        return;
+    }
+    let mut named: Vec<&str> = Vec::new();
+    for (offset, name) in interpolate::input_references(source) {
+        if declared.contains(&name) || named.contains(&name) {
+            continue;
+        }
+        named.push(name);
+        let meant = text::nearest(name, declared.iter().copied());
+        let rest = match meant {
+            Some(meant) => format!("did you mean `{meant}`?"),
+            None => format!("its inputs are: {}", declared.join(", ")),
+        };
+        let diagnostic = Diagnostic::new(format!("`{name}` is not an input of this directive; {rest}"))
+            .with_position(SourcePosition::from_offset(source, offset));
+        // Far from every input, it may be an example of how such references are written.
+        let list = if meant.is_some() { &mut checks.problems } else { &mut checks.warnings };
+        list.push(diagnostic);
+    }
 }
 
 /// An executor that is not there yet is a warning, since it may be signed later; a function runtime needs a function.
