@@ -5,7 +5,7 @@ use rye_engine::{Code, Error};
 use serde_json::{Value, json};
 
 use super::given_command::given_command_with;
-use super::{CommandContext, CommandResult, confirm, setup};
+use super::{CommandContext, CommandResult, confirm, declined, setup};
 use crate::arguments::{ConfigCommand, WritableSpace};
 use crate::output::{DIM, NAME, SUCCESS, display_path, paint};
 
@@ -70,9 +70,7 @@ fn set(
         }
         context.output.ask(format_args!("{message}. Sign it? [y/N]"));
         if !confirm()? {
-            return Err(Error::new(Code::ConsentNeeded, "nothing was changed")
-                .hint("read the file, or set the value in the other space: --space user|project")
-                .into());
+            return Err(declined(&context.output, Code::ConsentNeeded));
         }
     }
     let response = change.write(&context.engine)?;

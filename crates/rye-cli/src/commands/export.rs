@@ -24,7 +24,7 @@ use self::own_exports::OwnExports;
 pub use self::plan::exported_digests;
 use self::plan::{ExportPlan, MAX_FILE_BYTES, record_path};
 use super::given_command::given_command_with;
-use super::{CommandContext, CommandError, CommandResult, confirm};
+use super::{CommandContext, CommandError, CommandResult, confirm, declined};
 use crate::arguments::ExportArguments;
 use crate::output::{DIM, SUCCESS, paint, shell_path};
 use crate::settings;
@@ -167,6 +167,9 @@ fn export_once(
     let is_changed = !plan.is_current();
     if is_changed && !arguments.dry_run {
         let has_consent = arguments.yes || (asks && ask(context, &plan, elsewhere.len())?);
+        if asks && !has_consent {
+            return Err(declined(output, Code::ConsentNeeded));
+        }
         if !has_consent {
             let error = Error::new(Code::ConsentNeeded, "nothing was written: exporting needs a yes");
             let hint = format!("read the plan, then: {}", given_command_with(&["--yes"]));

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use self::apply::ImportSteps;
 use self::gather::{BundleEntry, GatheredPlan};
 use super::given_command::given_command_with;
-use super::{CommandContext, CommandError, CommandResult, confirm, export, project_bundles};
+use super::{CommandContext, CommandError, CommandResult, confirm, declined, export, project_bundles};
 use crate::arguments::ImportArguments;
 use crate::output::{DIM, ERROR, NAME, Output, SUCCESS, WARNING, display_path, paint};
 
@@ -73,6 +73,9 @@ pub fn import(context: &CommandContext, arguments: &ImportArguments) -> CommandR
         if !arguments.yes && !has_consent(context, &steps, bundles.len())? {
             let error = Error::new(Code::ConsentNeeded, "nothing was changed: importing needs a yes");
             let error = error.hint(format!("read the plan, then: {}", given_command_with(&["--yes"])));
+            if context.settings.is_interactive && !context.output.is_json {
+                return Err(declined(&context.output, Code::ConsentNeeded));
+            }
             let data = to_value(&plan, &steps, &fetched, false, None);
             return Err(CommandError::Engine(error, Some(Box::new(data))));
         }

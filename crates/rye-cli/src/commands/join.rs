@@ -9,7 +9,7 @@ use rye_engine::{Code, Error};
 use rye_item::text::{counted, join_first, one_line, quote_name};
 
 use super::given_command::given_command_with;
-use super::{CommandContext, CommandError, CommandResult, confirm, programs};
+use super::{CommandContext, CommandError, CommandResult, confirm, declined, programs};
 use crate::arguments::JoinArguments;
 use crate::output::{DIM, HEADING, NAME, Output, SUCCESS, WARNING, display_path, paint};
 
@@ -39,6 +39,9 @@ pub fn join(context: CommandContext, arguments: &JoinArguments) -> CommandResult
         return show_already_joined(&output, &review);
     }
     if !arguments.yes && !has_consent(settings.is_interactive, &output, &review)? {
+        if settings.is_interactive && !output.is_json {
+            return Err(declined(&output, Code::ConsentNeeded));
+        }
         let error = Error::new(Code::ConsentNeeded, "nothing was changed: joining needs a yes");
         let error = error.hint(format!("review what was shown, then: {}", given_command_with(&["--yes"])));
         let data = serde_json::to_value(&review).map_err(std::io::Error::from)?;

@@ -324,7 +324,13 @@ fn error_with_data(code: Code, message: String, hint: &str, data: Value) -> Comm
     CommandError::Engine(Error::new(code, message).hint(hint), Some(Box::new(data)))
 }
 
-/// Asks for a yes at the terminal.
+/// The end of a command whose question at the terminal was answered with a no: what would do it without asking is not said.
+fn declined(output: &Output, code: Code) -> CommandError {
+    output.note("nothing was changed");
+    CommandError::Exit(code.kind().exit_code())
+}
+
+/// Reads the answer to a question; anything but a yes is a no.
 fn confirm() -> io::Result<bool> {
     let mut answer = String::new();
     io::stdin().read_line(&mut answer)?;

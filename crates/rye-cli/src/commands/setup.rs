@@ -8,7 +8,7 @@ use rye_item::ItemId;
 use rye_item::text::{counted, shell_word};
 use rye_space::Roots;
 
-use super::{CommandContext, CommandError, CommandResult, error_with_data, programs};
+use super::{CommandContext, CommandError, CommandResult, declined, error_with_data, programs};
 use crate::arguments::{InitArguments, TrustArguments};
 use crate::global::GlobalArguments;
 use crate::output::{DIM, ERROR, HEADING, NAME, Output, SUCCESS, WARNING, display_path, paint};
@@ -119,6 +119,9 @@ pub fn trust(context: &CommandContext, arguments: &TrustArguments) -> CommandRes
         return Err(Error::new(Code::ConsentNeeded, format!("`{}` was not approved", display_path(&folder)))
             .hint("name the folder, rye trust DIR, or add --yes")
             .into());
+        if context.settings.is_interactive {
+            return Err(declined(&context.output, Code::ConsentNeeded));
+        }
     }
     let review = match arguments.revoke {
         true => ProgramReview::default(),

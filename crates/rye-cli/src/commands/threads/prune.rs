@@ -7,7 +7,7 @@ use serde_json::json;
 use super::thread_index::ThreadIndex;
 use crate::arguments::PruneArguments;
 use crate::commands::given_command::given_command_with;
-use crate::commands::{CommandContext, CommandResult, confirm};
+use crate::commands::{CommandContext, CommandResult, confirm, declined};
 use crate::live::format::pluralize;
 use crate::output::{DIM, paint};
 use crate::settings;
@@ -94,5 +94,5 @@ fn require_consent(context: &CommandContext, options: &PruneOptions, what: &str)
         FolderDisposal::Remove => "their transcripts are removed",
     };
     context.output.note(format_args!("prune {what}? {folders} [y/N]"));
-    if confirm()? { Ok(()) } else { Err(refuse().into()) }
+    if confirm()? { Ok(()) } else { Err(declined(&context.output, Code::ConsentNeeded)) }
 }
