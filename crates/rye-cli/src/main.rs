@@ -96,9 +96,9 @@ fn survive_file_size_limit() {
 fn parse() -> Result<Arguments, u8> {
     let matches = match Arguments::command().try_get_matches() {
         Ok(matches) => matches,
-        Err(error) => return Err(usage::print_usage_error(&error)),
+        Err(error) => return Err(usage::print_usage_error(error)),
     };
-    Arguments::from_arg_matches(&matches).map_err(|error| usage::print_usage_error(&error))
+    Arguments::from_arg_matches(&matches).map_err(usage::print_usage_error)
 }
 
 #[cfg(test)]

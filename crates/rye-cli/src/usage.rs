@@ -7,24 +7,39 @@ use std::ffi::OsString;
 use clap::CommandFactory as _;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use rye_engine::{Code, Error};
-use rye_item::text::{one_line, shell_word};
+use rye_item::text::{nearest, one_line, shell_word};
 
 use crate::arguments::Arguments;
 use crate::global::GlobalArguments;
 use crate::output::Output;
 
+/// What clap suggests.
+const SUGGESTIONS: [ContextKind; 4] = [
+    ContextKind::SuggestedSubcommand,
+    ContextKind::SuggestedArg,
+    ContextKind::SuggestedValue,
+    ContextKind::Suggested,
+];
+
 /// Options of every command that take a value, which is not a command.
 const VALUE_OPTIONS: [&str; 4] = ["-p", "--project", "--user-space", "--color"];
 
 /// Help and versions are results; anything else is wrong usage, told in JSON if JSON was asked for. Gives the exit code.
-pub fn print_usage_error(error: &clap::Error) -> u8 {
+pub fn print_usage_error(mut error: clap::Error) -> u8 {
     let is_help = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
     let words: Vec<String> = words(std::env::args_os());
     let wants_json = words.iter().any(|word| word == "--json");
+    let hint = usage_hint(&error, &words);
+    if hint.is_some() {
+        // One way on is enough, and clap goes by letters alone.
+        for kind in SUGGESTIONS {
+            error.remove(kind);
+        }
+    }
     if is_help || !wants_json {
         // A broken pipe while printing help is not an error.
         let _ = error.print();
-        if let Some(hint) = usage_hint(error, &words) {
+        if let Some(hint) = hint {
             let global = GlobalArguments { json: false, ..global_defaults() };
             Output::new(&global, None, false).note(format_args!("hint: {hint}"));
         }
@@ -34,7 +49,7 @@ pub fn print_usage_error(error: &clap::Error) -> u8 {
     // The first paragraph says what is wrong, the rest how it is used.
     let message = text.lines().take_while(|line| !line.trim().is_empty()).collect::<Vec<_>>().join(" ");
     let message = one_line(message.trim_start_matches("error: "));
-    let hint = usage_hint(error, &words).unwrap_or_else(|| "rye --help".to_owned());
+    let hint = hint.unwrap_or_else(|| "rye --help".to_owned());
     let failure = Error::new(Code::InvalidArgument, message).hint(hint);
     let _ = Output::new(&global_defaults(), None, false).print_error(&failure, None);
     2
@@ -67,7 +82,8 @@ fn usage_hint(error: &clap::Error, words: &[String]) -> Option<String> {
         ErrorKind::UnknownArgument => {
             let option = context(ContextKind::InvalidArg).unwrap_or_default();
             // What clap found itself is the better answer, unless another option is known to be meant.
-            let is_suggested = context(ContextKind::SuggestedArg).is_some();
+            let suggested = context(ContextKind::SuggestedArg);
+            let is_suggested = suggested.and_then(|known| nearest(option, [known])).is_some();
             hint_for_option(&path, option, words, is_suggested)
         }
         ErrorKind::InvalidValue if path == "new" => {
@@ -80,9 +96,7 @@ fn usage_hint(error: &clap::Error, words: &[String]) -> Option<String> {
         | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => return None,
         _ => None,
     };
-    let has_tip = [ContextKind::SuggestedSubcommand, ContextKind::SuggestedArg, ContextKind::SuggestedValue]
-        .into_iter()
-        .any(|kind| context(kind).is_some());
+    let has_tip = SUGGESTIONS.into_iter().any(|kind| context(kind).is_some());
     found.or_else(|| match (has_tip, path.as_str()) {
         (true, _) => None,
         (false, "") => Some("rye --help lists all commands".to_owned()),

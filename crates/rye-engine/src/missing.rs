@@ -14,6 +14,11 @@ use crate::verbs::sync;
 /// How many ids are suggested.
 const MAX_SUGGESTIONS: usize = 3;
 
+/// Where tools lie that others run on.
+const EXECUTOR_PREFIXES: [&str; 2] = ["rye/core/runtimes", "rye/core/primitives"];
+/// Two short names with a letter of difference have nothing to do with each other.
+const MIN_MISSPELT_NAME: usize = 4;
+
 impl Engine {
     /// The winning file of an item; only in `from` if that is given. If there is none, the error says what was likely
     /// meant.
@@ -45,7 +50,9 @@ impl Engine {
             .map(|other| format!("`{id}` is a {}: {}", other.item_type, use_command(&other)))
             .collect();
         if hints.is_empty() {
-            let known = complete_ids(self, item_type, "");
+            let mut known = complete_ids(self, item_type, "");
+            // What tools run on is not run by people.
+            known.retain(|item| !EXECUTOR_PREFIXES.iter().any(|prefix| item.id.is_within(prefix)));
             let near = nearest_ids(id, &known);
             if !near.is_empty() {
                 hints.push(format!("did you mean {}?", near.join(" or ")));
@@ -135,7 +142,8 @@ fn nearest_ids(id: &ItemId, known: &[ItemRef]) -> Vec<String> {
     if !same.is_empty() {
         return same;
     }
-    let near = rye_item::text::nearest(id.name(), known.iter().map(|item| item.id.name()));
+    let names = known.iter().map(|item| item.id.name()).filter(|name| name.len() >= MIN_MISSPELT_NAME);
+    let near = rye_item::text::nearest(id.name(), names);
     near.map(with_name).unwrap_or_default()
 }
 

@@ -8,13 +8,15 @@ use rye_engine::verbs::install::{
     self, ConflictPreference, FileAction, InstallOptions, InstallPreview, InstallResponse, InstallSource,
     PlanRow, PreparedInstall, UninstallResponse,
 };
+use rye_engine::verbs::sync;
 use rye_engine::{Code, Error};
 use rye_item::BundleId;
 use rye_item::space::SpaceTier;
 use rye_item::text::{quote_description, quote_name};
 
 use super::given_command::given_command_with;
-use super::{CommandContext, CommandError, CommandResult, confirm, registry};
+use super::project_bundles::parse_bundle_id;
+use super::{CommandContext, CommandError, CommandResult, confirm, declined, registry};
 use crate::arguments::{
     ConflictArguments, InstallArguments, RollbackArguments, UninstallArguments, WritableSpace,
 };
@@ -109,12 +111,20 @@ fn apply(context: &CommandContext, prepared: &PreparedInstall) -> CommandResult 
     if context.print_if_json(Some("bundle"), Some(&done.bundle_id), &done)? {
         return Ok(());
     }
-    print_install(context, &done)
+    print_install(context, &done)?;
+    if done.space == SpaceTier::Project && sync::is_managed(&context.engine, &done.bundle_id) {
+        context.output.warn(format_args!(
+            "`{}` is in .ai/bundles.toml, which does not know of this: rye sync brings back what its lock names; to \
+             change that, install it with rye add",
+            done.bundle_id
+        ));
+    }
+    Ok(())
 }
 
 /// `rye uninstall`: naming the bundle is the consent.
 pub fn uninstall(context: &CommandContext, arguments: &UninstallArguments) -> CommandResult {
-    let id = BundleId::new(arguments.id.as_str()).map_err(Error::from)?;
+    let id = parse_bundle_id(&arguments.id)?;
     let space = arguments.space.map(WritableSpace::tier);
     let done = install::uninstall(&context.engine, &id, space, arguments.force, &|_, _| {})?;
     if context.print_if_json(Some("bundle"), Some(&done.bundle_id), &done)? {
@@ -169,7 +179,7 @@ fn require_consent(
             quote_name(&signer.owner)
         ));
         if !confirm()? {
-            return refuse(unknown_signer());
+            return Err(declined(output, Code::UnknownSigner));
         }
     }
     if arguments.yes || prepared.is_noop() {
@@ -187,7 +197,7 @@ fn require_consent(
         return refuse(not_confirmed());
     }
     output.note("install it? [y/N]");
-    if confirm()? { Ok(()) } else { refuse(not_confirmed()) }
+    if confirm()? { Ok(()) } else { Err(declined(output, Code::InstallConsent)) }
 }
 
 /// The command that agrees to the plan.

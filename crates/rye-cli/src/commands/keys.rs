@@ -222,7 +222,11 @@ fn show(context: &CommandContext, fingerprint: Option<&str>) -> CommandResult {
             }
             None => "you have no key with an identity document".to_owned(),
         };
-        return Err(Error::new(Code::UnknownKey, message).hint("rye keys list").into());
+        let hint = match fingerprint {
+            Some(_) => "rye keys list shows the fingerprints",
+            None => "make one: rye init",
+        };
+        return Err(Error::new(Code::UnknownKey, message).hint(hint).into());
     };
     if context.print_if_json(Some("key"), Some(key.fingerprint.as_str()), key)? {
         return Ok(());

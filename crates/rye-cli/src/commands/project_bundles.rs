@@ -14,7 +14,7 @@ use rye_item::text::{counted, one_line, shell_word};
 use serde_json::Value;
 
 use super::install::{MAX_ROWS, print_install, print_plan, print_uninstall, update_progress};
-use super::{CommandContext, CommandError, CommandResult, confirm};
+use super::{CommandContext, CommandError, CommandResult, confirm, declined};
 use crate::arguments::{
     AddArguments, ConflictArguments, OutdatedArguments, RemoveArguments, SyncArguments, SyncInstallArguments,
     UpgradeArguments,
@@ -108,7 +108,7 @@ pub(super) fn add_command(source: &str, fields: &SourceFields) -> String {
 
 /// `rye remove`: naming the bundle is the consent.
 pub fn remove(context: &CommandContext, arguments: &RemoveArguments) -> CommandResult {
-    let id = BundleId::new(arguments.id.as_str()).map_err(Error::from)?;
+    let id = parse_bundle_id(&arguments.id)?;
     let prepared = sync::prepare_remove(&context.engine, &id, arguments.force)?;
     let done = sync::apply(&context.engine, prepared, &|_, _| {})?;
     if context.print_if_json(Some("bundle"), Some(id.as_str()), &done)? {
@@ -123,6 +123,18 @@ pub fn remove(context: &CommandContext, arguments: &RemoveArguments) -> CommandR
         paint(NAME, &id)
     ))?;
     Ok(())
+}
+
+/// The id of a bundle; for the name of an item, how that is removed.
+pub(super) fn parse_bundle_id(text: &str) -> Result<BundleId, Error> {
+    BundleId::new(text).map_err(|error| {
+        let mut error = Error::from(error);
+        if text.contains('/') {
+            let id = shell_word(&one_line(text));
+            error.hints.insert(0, format!("an item is removed by removing its file: rye why {id} names it"));
+        }
+        error
+    })
 }
 
 /// `rye sync`
@@ -319,7 +331,7 @@ fn require_consent(
             rye_item::text::quote_name(&signer.owner)
         ));
         if !confirm()? {
-            return refuse(unknown_signer());
+            return Err(declined(output, Code::UnknownSigner));
         }
     }
     // What takes the place of another item, or asks for more than a runtime, is seen before it is installed.
@@ -343,7 +355,7 @@ fn require_consent(
         return refuse(not_confirmed());
     }
     output.ask("install it? [y/N]");
-    if confirm()? { Ok(()) } else { refuse(not_confirmed()) }
+    if confirm()? { Ok(()) } else { Err(declined(output, Code::InstallConsent)) }
 }
 
 /// The command that trusts the signer of a bundle: adding it again with the signer named.

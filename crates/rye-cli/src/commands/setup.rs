@@ -1,8 +1,8 @@
 //! `init`, `trust`, `config`, `doctor`.
 
 use rye_engine::programs::{NewProgram, ProgramRecordReport, ProgramReview, review_project};
-use rye_engine::verbs::doctor::{self, Severity};
-use rye_engine::verbs::{config, init as init_verb, keys as keys_verb, trust as trust_verb};
+use rye_engine::verbs::doctor::{self, DoctorFinding, Severity};
+use rye_engine::verbs::{config, config_set, init as init_verb, keys as keys_verb, trust as trust_verb};
 use rye_engine::{Code, Engine, EngineOptions, Error};
 use rye_item::ItemId;
 use rye_item::text::{counted, shell_word};
@@ -187,8 +187,14 @@ fn confirm_trust(context: &CommandContext, folder: &std::path::Path) -> std::io:
 
 /// `rye config show`
 pub fn show_config(context: &CommandContext, id: Option<&str>, with_origin: bool) -> CommandResult {
-    let id = id.map(ItemId::new).transpose().map_err(Error::from)?;
-    let answer = config::show(&context.engine, id.as_ref())?;
+    let shown = id.map(ItemId::new).transpose().map_err(Error::from);
+    let shown = shown.and_then(|item| config::show(&context.engine, item.as_ref()));
+    let answer = shown.map_err(|mut error| {
+        if let Some(key) = id.filter(|key| config_set::get(&context.engine, key).is_ok()) {
+            error.hints.insert(0, format!("it is a setting: rye config get {}", shell_word(key)));
+        }
+        error
+    })?;
     if context.print_if_json(None, None, &answer)? {
         return Ok(());
     }

@@ -43,7 +43,12 @@ fn parse_target(context: &CommandContext, words: &[String]) -> Result<Target, Er
             let error = Error::new(Code::InvalidArgument, format!("no {item_type} id given"));
             Err(error.hint(format!("{item_type} ID, such as {item_type} team/deploy; or a quoted pattern")))
         }
-        [item_type, _, _, ..] if item_type.parse::<ItemType>().is_ok() => {
+        [word, ids @ ..] if ids.len() > 1 && word.parse::<ItemType>().is_ok() => {
+            let item_type = word.parse::<ItemType>()?;
+            let paths = ids.iter().map(|id| path_of_type(context, item_type, id));
+            if let Some(paths) = paths.collect::<Option<Vec<_>>>() {
+                return Ok(Target::Paths(paths));
+            }
             let error = Error::new(Code::InvalidArgument, format!("more than one {item_type} given"));
             Err(error
                 .hint(format!("quote the pattern to keep the shell from expanding it: {item_type} 'team/*'")))
@@ -57,6 +62,15 @@ fn parse_target(context: &CommandContext, words: &[String]) -> Result<Target, Er
             Ok(Target::Paths(paths.collect::<Result<_, _>>()?))
         }
     }
+}
+
+/// The file of an item of this type; `None` if a shell may have made the word of a pattern.
+fn path_of_type(context: &CommandContext, item_type: ItemType, word: &str) -> Option<PathBuf> {
+    if sign::is_glob(word) || !is_id_or_glob(word) {
+        return None;
+    }
+    let item = ItemRef::parse(Some(item_type.as_str()), word).ok()?;
+    Some(context.engine.locate(&item, None).ok()?.path)
 }
 
 /// The file that one of several words names: a path, or the id of an item.
@@ -147,6 +161,9 @@ pub(super) fn sign_target(
         Target::Paths(paths) => sign::sign_paths(&context.engine, &paths, Some(gate), progress)?,
     };
     report.signed.iter_mut().for_each(|signed| refresh_lockfile(context, signed));
+    if report.signed.iter().any(|signed| signed.space.tier() == SpaceTier::Project) {
+        note_unpublished(context);
+    }
     Ok(report)
 }
 
@@ -161,9 +178,6 @@ pub fn sign(context: &CommandContext, arguments: &SignArguments) -> CommandResul
         let mut signed = match item {
             SingleTarget::Item(item) => {
                 sign::sign_item(&context.engine, &item, arguments.space.map(WritableSpace::tier))?
-    if report.signed.iter().any(|signed| signed.space.tier() == SpaceTier::Project) {
-        note_unpublished(context);
-    }
             }
             SingleTarget::File(path) => {
                 let mut report = sign::sign_paths(&context.engine, &[path], None, &mut progress)?;
@@ -176,6 +190,9 @@ pub fn sign(context: &CommandContext, arguments: &SignArguments) -> CommandResul
         };
         drop(bar);
         refresh_lockfile(context, &mut signed);
+        if signed.space.tier() == SpaceTier::Project {
+            note_unpublished(context);
+        }
         return show_signed_item(context, &signed);
     }
     let mut gate = PatternGate::new(context, arguments);
@@ -190,9 +207,6 @@ pub(super) fn sign_first(context: &CommandContext, arguments: &SignArguments) ->
     if single_target(context, arguments)?.is_some() {
         // The user named it.
         gate.is_agreed = true;
-        if signed.space.tier() == SpaceTier::Project {
-            note_unpublished(context);
-        }
     }
     sign_target(context, arguments, &mut gate, &mut |_, _| {})
 }
@@ -240,20 +254,6 @@ fn refresh_lockfile(context: &CommandContext, signed: &mut SignedItem) {
     if let Some(path) = &signed.lockfile {
         context.output.note(format_args!("pinned as signed: {}", paint(DIM, display_path(path))));
     }
-}
-
-fn show_signed_item(context: &CommandContext, signed: &SignedItem) -> CommandResult {
-    for warning in &signed.warnings {
-        context.output.warn_diagnostic(&signed.path, warning);
-    }
-    if context.print_if_json(Some(signed.item_type.as_str()), Some(&signed.item_id), signed)? {
-        return Ok(());
-    }
-    print_signed(context, signed)?;
-    Ok(())
-}
-
-/// The item, and what it asks for beyond the default: to sign it is to agree to that.
     if signed.outdated_lockfile.is_some() {
         context.output.note(format_args!(
             "the team's lockfile still pins the version before; to pin this one: rye lock update {}",
@@ -269,6 +269,20 @@ fn note_unpublished(context: &CommandContext) {
             "your identity is not in this project: colleagues refuse this until you run: rye keys publish",
         );
     }
+}
+
+fn show_signed_item(context: &CommandContext, signed: &SignedItem) -> CommandResult {
+    for warning in &signed.warnings {
+        context.output.warn_diagnostic(&signed.path, warning);
+    }
+    if context.print_if_json(Some(signed.item_type.as_str()), Some(&signed.item_id), signed)? {
+        return Ok(());
+    }
+    print_signed(context, signed)?;
+    Ok(())
+}
+
+/// The item, and what it asks for beyond the default: to sign it is to agree to that.
 pub(super) fn print_signed(context: &CommandContext, signed: &SignedItem) -> std::io::Result<()> {
     let word = if signed.unchanged { paint(DIM, "unchanged") } else { paint(SUCCESS, "signed") };
     context.output.print(format_args!(
@@ -377,12 +391,13 @@ fn show_verify_report(context: &CommandContext, report: &VerifyAnswer) -> Comman
             ),
         )
     };
-    Err(error_with_data(
-        code,
-        message,
-        "read and sign them with rye sign; rye why TYPE ID shows one item",
-        data,
-    ))
+    let hint = match report.untrusted {
+        0 => "read and sign them with rye sign; rye why TYPE ID shows one item",
+        _ => {
+            "see who signed them, and trust them in this project only: rye join; rye why TYPE ID shows one item"
+        }
+    };
+    Err(error_with_data(code, message, hint, data))
 }
 
 fn print_verify_report(context: &CommandContext, report: &VerifyAnswer) -> std::io::Result<()> {

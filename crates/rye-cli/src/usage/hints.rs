@@ -41,6 +41,7 @@ const OTHER_NAMES: &[(&str, &str, &str)] = &[
     ("", "monitor", "rye top"),
     ("", "open", "rye load ID"),
     ("", "pause", "rye schedule pause NAME, or rye thread cancel THREAD"),
+    ("", "pin", "rye lock update ID"),
     ("", "plugin", "rye import PATH, or rye add SOURCE"),
     ("", "ps", "rye thread list"),
     ("", "publish", "rye bundle push PATH oci://…; your identity: rye keys publish"),

@@ -81,6 +81,14 @@ fn assert_unchanged(member: &Member) {
 }
 
 #[test]
+fn install_of_a_managed_bundle_warns() {
+    let (alice, author) = founder_with_archive();
+    vendor(&alice, &author, "1.1.0");
+    let installed = alice.ok(["install", ARCHIVE, "--yes"]);
+    assert!(installed.stderr.contains("install it with rye add"), "{installed}");
+}
+
+#[test]
 fn colleague_clones_joins_syncs_and_runs() {
     let (alice, author) = founder_with_archive();
     let manifest = read(&alice, MANIFEST);

@@ -169,3 +169,35 @@ fn offline_failure_names_model_keys() {
     let added = user.ok(["schedule", "add", "team/sum", "--every", "1h"]);
     assert!(added.stderr.contains(way), "{added}");
 }
+
+#[test]
+fn hints_work_when_followed() {
+    let user = User::initialized();
+    let stderr = |words: &[&str]| user.run(words).stderr;
+    assert!(stderr(&["execute", "examples/hello", "--article", "tea"]).contains("KEY=VALUE: article=tea"));
+    assert!(stderr(&["pin", "examples/hello"]).contains("rye lock update ID"));
+    assert!(stderr(&["config", "show", "search.limit"]).contains("rye config get search.limit"));
+    user.ok(["config", "get", "search.limit"]);
+    assert!(stderr(&["remove", "examples/hello"]).contains("rye why examples/hello"));
+    assert!(stderr(&["bundle", "upgrade", "gifts-2.0.0.tar.zst"]).contains("rye add gifts-2.0.0.tar.zst"));
+    for (word, far) in [("hi", "ls"), ("function", "runtimes"), ("node", "runtimes")] {
+        let answer = stderr(&["execute", word]);
+        assert!(!answer.contains(far), "{answer}");
+    }
+    let keyless = User::new();
+    for words in [["keys", "show"], ["keys", "export"]] {
+        assert!(keyless.run(words).stderr.contains("make one: rye init"), "{words:?}");
+    }
+    assert!(keyless.run(["doctor"]).stdout.contains("make it one: rye init"));
+}
+
+#[test]
+fn several_ids_of_a_type_are_signed() {
+    let user = User::initialized();
+    for name in ["a", "b"] {
+        user.write(&format!("tools/team/{name}.py"), rye_test::tool("team", name));
+    }
+    user.ok(["sign", "tool", "team/a", "team/b"]);
+    user.ok(["verify", "tool", "team/a", "team/b"]);
+    assert!(user.run(["sign", "tool", "team/a.py", "team/b.py"]).stderr.contains("quote the pattern"));
+}

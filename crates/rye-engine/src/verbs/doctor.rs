@@ -310,6 +310,12 @@ fn check_project(engine: &Engine, findings: &mut FindingList) {
                     .remedy("in a tool: ENV_CONFIG {\"pass\": [NAME]}; for all tools: `pass` in ~/.ai/config/execution/environment.yaml");
             }
         }
+        (Some(project), false) if !project.join(AI_FOLDER).is_dir() => {
+            findings
+                .add("project", Severity::Info, "the folder is not a project")
+                .path(project)
+                .remedy("make it one: rye init");
+        }
         (Some(project), false) => {
             findings
                 .add("project", Severity::Info, "the project is not approved: its `.env`, local interpreters and unsafe config are ignored")

@@ -108,7 +108,11 @@ pub fn resume(context: CommandContext, arguments: &ResumeArguments) -> CommandRe
     let id = row.id.clone();
     let options = DriveOptions { retries_provider: arguments.when_available };
     runner::drive_with(context, options, resume_view(&index, &row), async move |threads, signal| {
-        threads.resume(&id, &changes, signal).await
+        threads.resume(&id, &changes, signal).await.map_err(|mut error| {
+            // A thread keeps the provider it was started with.
+            error.hints.retain(|hint| !hint.contains("--provider"));
+            error
+        })
     })
 }
 

@@ -55,6 +55,13 @@ pub struct FetchContext<'a> {
     pub on_files: VerifyFileProgress<'a>,
 }
 
+/// Whether the project's manifest asks for a bundle.
+#[must_use]
+pub fn is_managed(engine: &Engine, id: &str) -> bool {
+    let manifest = ProjectBundles::read(engine).ok().map(|found| found.manifest);
+    BundleId::new(id).is_ok_and(|id| manifest.is_some_and(|manifest| manifest.find(&id).is_some()))
+}
+
 /// The manifest of a project and its lock, as they were read.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ProjectBundles {
@@ -107,7 +114,13 @@ impl ProjectBundles {
 
     fn find(&self, id: &BundleId) -> Result<&BundleRequirement> {
         self.manifest.find(id).ok_or_else(|| {
-            Error::new(Code::NoBundle, format!("`{id}` is not in `{PROJECT_MANIFEST_PATH}`"))
+            let error = Error::new(Code::NoBundle, format!("`{id}` is not in `{PROJECT_MANIFEST_PATH}`"));
+            if [".tar.zst", ".zip"].iter().any(|extension| id.as_str().ends_with(extension)) {
+                return error.hint(format!("a newer version from a file: rye add {id}")).hint(
+                    "or name the bundle, which is looked for where it came from: rye bundle upgrade ID",
+                );
+            }
+            error
                 .hint("rye add SOURCE adds a bundle")
                 .hint(format!("what was installed without the manifest: rye uninstall {id}, rye install SRC"))
         })
