@@ -281,7 +281,7 @@ impl ThreadView {
                 }
                 let progress = self.threads.entry(thread).or_default();
                 lines.push(format!(
-                    "{}{} attempt {} of {} in {}: {}",
+                    "{}{} retry {} of {} in {}: {}",
                     "  ".repeat(progress.depth),
                     paint(WARNING, "↻"),
                     number("attempt"),

@@ -93,11 +93,17 @@ impl Calls {
             Value::String(text) => error_message(text, 2 * MAX_TEXT_LENGTH),
             other => truncate(&other.to_string(), 2 * MAX_TEXT_LENGTH),
         });
-        let mark = if failed.is_some() { paint(ERROR, "✗") } else { paint(SUCCESS, "✓") };
+        let is_denied = is_denial(payload);
+        let mark = match (&failed, is_denied) {
+            (Some(_), _) => paint(ERROR, "✗"),
+            (None, true) => paint(WARNING, "✗"),
+            (None, false) => paint(SUCCESS, "✓"),
+        };
         let mut parts = vec![paint(NAME, &call.tool)];
         parts.extend(Some(call.arguments).filter(|arguments| !arguments.is_empty()));
         parts.push(paint(DIM, elapsed));
         parts.extend(failed.map(|failed| paint(WARNING, failed)));
+        parts.extend(is_denied.then(|| paint(WARNING, "denied")));
         self.finished.insert(call.id, call.tool);
         format!("{mark} {}", parts.join(" · "))
     }
@@ -131,6 +137,18 @@ impl Calls {
         };
         hook_line(payload, &change)
     }
+}
+
+/// Whether a call asked a person, who said no: that is an answer, and no success to show.
+fn is_denial(payload: &Value) -> bool {
+    /// The whole answer of a question is short.
+    const MAX_ANSWER_BYTES: usize = 64 << 10;
+    let output = text(payload, "output");
+    if output.len() > MAX_ANSWER_BYTES || !output.contains("\"approved\"") {
+        return false;
+    }
+    let answer: Value = serde_json::from_str(output).unwrap_or_default();
+    answer.get("status").is_some() && answer.get("approved") == Some(&Value::Bool(false))
 }
 
 fn hook_line(payload: &Value, change: &str) -> String {

@@ -95,6 +95,30 @@ fn answered_call_keeps_its_name() {
 }
 
 #[test]
+fn denied_question_is_no_success() {
+    let mut view = view(false);
+    let started = json!({"call_id": "1", "tool": "ask", "input": {"prompt": "Deploy?"}});
+    event(&mut view, ROOT, "tool_call_start", started.clone());
+    let output = json!({"status": "success", "approved": false, "message": "not today"}).to_string();
+    let denied = json!({"call_id": "1", "duration_ms": 3, "output": output});
+    assert_eq!(
+        event(&mut view, ROOT, "tool_call_result", denied),
+        ["✗ ask · prompt=Deploy? · 3 ms · denied"]
+    );
+    event(&mut view, ROOT, "tool_call_start", started);
+    let output = json!({"status": "success", "approved": true}).to_string();
+    let allowed = json!({"call_id": "1", "duration_ms": 3, "output": output});
+    assert_eq!(event(&mut view, ROOT, "tool_call_result", allowed), ["✓ ask · prompt=Deploy? · 3 ms"]);
+}
+
+#[test]
+fn retries_are_counted_as_retries() {
+    let mut view = view(false);
+    let first = json!({"attempt": 1, "of": 3, "delay_ms": 2000, "error": "overloaded"});
+    assert_eq!(event(&mut view, ROOT, "retry_scheduled", first), ["↻ retry 1 of 3 in 2.0 s: overloaded"]);
+}
+
+#[test]
 fn budget_wait_names_the_budget() {
     let mut view = view(false);
     let wait = |owner: &str| json!({"thread_id": owner, "what": "spend", "most": 0.02, "used": 0.004, "reserved": 0.01, "asked": 0.008});
