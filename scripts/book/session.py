@@ -15,7 +15,7 @@ DURATION = r"(?:now|\d[\d,]*(?:\.\d+)? (?:ms|s|min|h|d)|\d+m \d\ds)"
 # What differs between two runs. The first three are bound: a later command that names one means the one of this run.
 VARYING = re.compile(
     r"(?P<id>(?<![0-9A-Za-z])[0-9a-f]{12}(?:[0-9a-f]{4})?(?:[0-9a-f]{48})?(?![0-9A-Za-z]))"
-    r"|(?P<time>\d{4}-\d\d-\d\dT[\d:.]+Z)"
+    r"|(?P<time>\d{4}-\d\d-\d\d(?:T[\d:.]+Z| \d\d:\d\d [A-Z]{3,5}\b))"
     r"|(?P<stamp>\d{4}-\d\d-\d\dT\d{6}Z)"
     r"|(?P<date>\d{4}-\d\d-\d\d)"
     r"|(?P<folder>/tmp/rye-runs-\d+/rye-run-\w+)"
@@ -23,7 +23,7 @@ VARYING = re.compile(
     r"|(?P<any>…)"
 )
 PATTERNS = {
-    "time": r"\d{4}-\d\d-\d\dT[\d:.]+Z", "stamp": r"\d{4}-\d\d-\d\dT\d{6}Z", "date": r"\d{4}-\d\d-\d\d", "folder": r"/tmp/rye-runs-\d+/rye-run-\w+",
+    "time": r"\d{4}-\d\d-\d\d(?:T[\d:.]+Z| \d\d:\d\d [A-Z]{3,5})", "stamp": r"\d{4}-\d\d-\d\dT\d{6}Z", "date": r"\d{4}-\d\d-\d\d", "folder": r"/tmp/rye-runs-\d+/rye-run-\w+",
     "duration": DURATION, "any": r"[^\n]*?",
 }
 

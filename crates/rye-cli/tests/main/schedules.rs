@@ -60,6 +60,10 @@ fn due_schedule_starts_one_thread() {
     assert_eq!(list["schedules"][0]["runs"][0]["thread_id"], json!(id), "{list}");
     let shown = user.ok(["schedule", "list"]);
     assert!(shown.stdout.contains("every 5m") && shown.stdout.contains("started"), "{shown}");
+    let vienna = ["schedule", "add", "team/note", "--name", "morning", "--cron", "0 7 1 1 *", "--time-zone"];
+    let added = user.ok(vienna.into_iter().chain(["Europe/Vienna"]));
+    assert!(added.stdout.contains("-01-01 07:00 CET"), "{added}");
+    user.ok(["schedule", "remove", "morning"]);
     set_served(&user, "team/note", 60);
     let runs = tick(&user);
     let message = text(&runs[0]["run"]["message"]);

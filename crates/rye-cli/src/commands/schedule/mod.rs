@@ -6,6 +6,8 @@ mod watcher;
 
 use std::path::PathBuf;
 
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
 use rye_agent::driver::MillisClock as _;
 use rye_agent::schedule::{
     MAX_SCHEDULES, SCHEDULES_CONFIG, Schedule, ScheduleState, ScheduleStates, Schedules,
@@ -153,22 +155,20 @@ fn add(context: &CommandContext, arguments: &AddScheduleArguments) -> CommandRes
     context.output.print(format_args!(
         "{} added; it starts first at {}",
         schedule.id,
-        iso_timestamp(next_ms)
+        local_time(&schedule, next_ms)
     ))?;
-    if !watcher::is_watched(context) {
-        context.output.note("nothing starts schedules yet; have a timer or a background process do it:");
     if schedule.provider.is_none()
         && let Some(hint) = thread_runner::model_key_hint(&context.settings)
     {
         context.output.warn(format_args!("no key of a model is set here: it runs offline; {hint}"));
     }
+    if !watcher::is_watched(context) {
+        context.output.note("nothing starts schedules yet; have a timer or a background process do it:");
         context.output.note("  rye schedule systemd --write    or    rye schedule watch --background");
     }
     Ok(())
 }
 
-fn remove(context: &CommandContext, name: &str) -> CommandResult {
-    let mut states = ScheduleStates::lock(&context.settings.roots.signing_keys)?;
 /// Names the option that gives the inputs which are missing.
 fn with_input_hint(mut error: Error) -> Error {
     let missing = error.details.get("missing").and_then(Value::as_array);
@@ -182,6 +182,8 @@ fn with_input_hint(mut error: Error) -> Error {
     error
 }
 
+fn remove(context: &CommandContext, name: &str) -> CommandResult {
+    let mut states = ScheduleStates::lock(&context.settings.roots.signing_keys)?;
     let mut schedules = load_for_change(context)?;
     let count = schedules.list.len();
     schedules.list.retain(|schedule| schedule.id != name);
@@ -241,10 +243,15 @@ fn list(context: &CommandContext) -> CommandResult {
         let next = match next_ms {
             _ if schedule.paused => "paused".to_owned(),
             Some(next) if *next <= now_ms => "due".to_owned(),
-            Some(next) => iso_timestamp(*next),
+            Some(next) => local_time(schedule, *next),
             None => "never".to_owned(),
         };
-        table.add_row([truncate(&schedule.id, 40), describe_times(schedule), next, describe_last(state)]);
+        table.add_row([
+            truncate(&schedule.id, 40),
+            describe_times(schedule),
+            next,
+            describe_last(schedule, state),
+        ]);
     }
     context.output.print(table.trim_fmt())?;
     if watcher::is_watched(context) {
@@ -255,6 +262,19 @@ fn list(context: &CommandContext) -> CommandResult {
         context.output.note(paint(DIM, hint));
     }
     Ok(())
+}
+
+/// A moment as the clock shows it where the schedule is meant: in its time zone, or else in that of this machine.
+fn local_time(schedule: &Schedule, at_ms: u64) -> String {
+    let zone = schedule.time_zone.as_deref().and_then(|name| TimeZone::get(name).ok());
+    let moment = i64::try_from(at_ms).ok().and_then(|at_ms| Timestamp::from_millisecond(at_ms).ok());
+    match moment {
+        Some(moment) => {
+            let zoned = moment.to_zoned(zone.unwrap_or_else(TimeZone::system));
+            zoned.strftime("%Y-%m-%d %H:%M %Z").to_string()
+        }
+        None => iso_timestamp(at_ms),
+    }
 }
 
 fn describe_times(schedule: &Schedule) -> String {
@@ -269,10 +289,10 @@ fn describe_times(schedule: &Schedule) -> String {
     }
 }
 
-fn describe_last(state: &ScheduleState) -> String {
+fn describe_last(schedule: &Schedule, state: &ScheduleState) -> String {
     let Some(run) = state.runs.last() else { return "-".to_owned() };
     let detail = run.thread_id.as_deref().or(run.message.as_deref()).unwrap_or_default();
-    truncate(&format!("{} {} {detail}", iso_timestamp(run.due_ms), run.outcome), 90)
+    truncate(&format!("{} {} {detail}", local_time(schedule, run.due_ms), run.outcome), 90)
 }
 
 /// The schedule of this name.
