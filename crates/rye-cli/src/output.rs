@@ -138,6 +138,15 @@ impl Output {
         self.print_stderr(text);
     }
 
+    /// A line of a plan: the result of a command that only shows it, else what a person sees before they answer.
+    pub fn plan(&self, is_result: bool, text: impl Display) {
+        match is_result {
+            // Who no longer reads it has seen enough.
+            true => drop(self.print(text)),
+            false => self.ask(text),
+        }
+    }
+
     /// Warns, whether asked to be quiet or not.
     pub fn warn(&self, text: impl Display) {
         self.print_stderr(format_args!("{} {text}", paint(WARNING, "warning:")));

@@ -140,7 +140,7 @@ fn export_once(
     let mut plan = ExportPlan::read(&engine, project, client, &arguments.items)?;
     let output = &context.output;
     if !output.is_json {
-        plan.show(output);
+        plan.show(output, arguments.dry_run);
     }
     let mut data = plan.to_value();
     let fail = |error: Error| CommandError::Engine(error, Some(Box::new(data.clone())));
@@ -277,7 +277,7 @@ fn check(
     let plans = check_plans(context, project, client, named)?;
     let output = &context.output;
     if !output.is_json {
-        plans.iter().for_each(|plan| plan.show(output));
+        plans.iter().for_each(|plan| plan.show(output, true));
     }
     let data = json!({ "clients": plans.iter().map(ExportPlan::to_value).collect::<Vec<_>>() });
     let stale: Vec<&ExportPlan> = plans.iter().filter(|plan| !plan.is_current()).collect();

@@ -39,21 +39,23 @@ pub fn import(context: &CommandContext, arguments: &ImportArguments) -> CommandR
     let output = &context.output;
     if !output.is_json {
         for origin in &fetched {
-            output.ask(format_args!(
-                "fetched {} at {}",
-                one_line(&origin.address),
-                one_line(&origin.revision)
-            ));
+            output.plan(
+                arguments.dry_run,
+                format_args!("fetched {} at {}", one_line(&origin.address), one_line(&origin.revision)),
+            );
         }
-        show(output, &plan, &steps);
+        show(output, &plan, &steps, arguments.dry_run);
         for bundle in &bundles {
-            output.ask(format_args!(
-                "{} {}: an entry of .ai/bundles.toml, from {} at {}",
-                paint(SUCCESS, "bundle   "),
-                paint(NAME, &bundle.id),
-                one_line(&bundle.address),
-                one_line(bundle.fields.rev.as_deref().unwrap_or_default())
-            ));
+            output.plan(
+                arguments.dry_run,
+                format_args!(
+                    "{} {}: an entry of .ai/bundles.toml, from {} at {}",
+                    paint(SUCCESS, "bundle   "),
+                    paint(NAME, &bundle.id),
+                    one_line(&bundle.address),
+                    one_line(bundle.fields.rev.as_deref().unwrap_or_default())
+                ),
+            );
         }
     }
     if steps.items.is_empty() && bundles.is_empty() {
@@ -71,11 +73,11 @@ pub fn import(context: &CommandContext, arguments: &ImportArguments) -> CommandR
     }
     if steps.has_changes() || !bundles.is_empty() {
         if !arguments.yes && !has_consent(context, &steps, bundles.len())? {
-            let error = Error::new(Code::ConsentNeeded, "nothing was changed: importing needs a yes");
-            let error = error.hint(format!("read the plan, then: {}", given_command_with(&["--yes"])));
             if context.settings.is_interactive && !context.output.is_json {
                 return Err(declined(&context.output, Code::ConsentNeeded));
             }
+            let error = Error::new(Code::ConsentNeeded, "nothing was changed: importing needs a yes");
+            let error = error.hint(format!("read the plan, then: {}", given_command_with(&["--yes"])));
             let data = to_value(&plan, &steps, &fetched, false, None);
             return Err(CommandError::Engine(error, Some(Box::new(data))));
         }
@@ -225,33 +227,35 @@ fn create_bundle(context: &CommandContext, id: &BundleId, plan: &ImportPlan) -> 
     Ok(display_path(&created.path))
 }
 
-fn show(output: &Output, plan: &ImportPlan, steps: &ImportSteps) {
+fn show(output: &Output, plan: &ImportPlan, steps: &ImportSteps, is_result: bool) {
     for step in &steps.items {
         let style = match step.change {
             ItemChange::Create | ItemChange::Update | ItemChange::Replace => SUCCESS,
             ItemChange::Unchanged => DIM,
             ItemChange::Keep | ItemChange::Occupied => WARNING,
         };
-        output.ask(format_args!(
-            "{} {} {}",
-            paint(style, format_args!("{:9}", step.change.as_str())),
-            paint(NAME, &step.planned.item),
-            paint(DIM, format_args!("from {}", one_line(&step.planned.provenance.source)))
-        ));
+        output.plan(
+            is_result,
+            format_args!(
+                "{} {} {}",
+                paint(style, format_args!("{:9}", step.change.as_str())),
+                paint(NAME, &step.planned.item),
+                paint(DIM, format_args!("from {}", one_line(&step.planned.provenance.source)))
+            ),
+        );
         if step.change != ItemChange::Unchanged {
-            step.planned.notes.iter().for_each(|note| show_note(output, note));
+            step.planned.notes.iter().for_each(|note| show_note(output, note, is_result));
         }
     }
     for step in &steps.assets {
         let path = format!(".ai/{}", step.planned.path);
-        output.ask(format_args!(
-            "{} {}",
-            paint(DIM, format_args!("{:9}", step.change.as_str())),
-            one_line(&path)
-        ));
+        output.plan(
+            is_result,
+            format_args!("{} {}", paint(DIM, format_args!("{:9}", step.change.as_str())), one_line(&path)),
+        );
     }
     for path in &steps.removed {
-        output.ask(format_args!("{} .ai/{}", paint(WARNING, "remove   "), one_line(path)));
+        output.plan(is_result, format_args!("{} .ai/{}", paint(WARNING, "remove   "), one_line(path)));
     }
     // What was said of a source before is not repeated as long as its items are unchanged.
     let is_known = |source: &str| {
@@ -260,33 +264,42 @@ fn show(output: &Output, plan: &ImportPlan, steps: &ImportSteps) {
         of_source.peek().is_some() && of_source.all(|step| step.change == ItemChange::Unchanged)
     };
     for (source, note) in plan.notes.iter().filter(|(source, _)| !is_known(source)) {
-        output.ask(one_line(source));
-        show_note(output, note);
+        output.plan(is_result, one_line(source));
+        show_note(output, note, is_result);
     }
     for remote in &plan.remotes {
         let rev = remote.rev.as_deref().map(|rev| format!(" at {}", one_line(rev))).unwrap_or_default();
-        output.ask(format_args!(
-            "{} {} of {}: {}{}; fetch it with --fetch {}",
-            paint(WARNING, "elsewhere"),
-            one_line(&remote.name),
-            one_line(&remote.source),
-            one_line(&remote.address),
-            rev,
-            one_line(&shell_word(&remote.name)),
-        ));
+        output.plan(
+            is_result,
+            format_args!(
+                "{} {} of {}: {}{}; fetch it with --fetch {}",
+                paint(WARNING, "elsewhere"),
+                one_line(&remote.name),
+                one_line(&remote.source),
+                one_line(&remote.address),
+                rev,
+                one_line(&shell_word(&remote.name)),
+            ),
+        );
     }
     for refused in &plan.refused {
-        output.ask(format_args!(
-            "{} {}: {}",
-            paint(ERROR, "refused  "),
-            one_line(&refused.source),
-            one_line(&refused.reason)
-        ));
+        output.plan(
+            is_result,
+            format_args!(
+                "{} {}: {}",
+                paint(ERROR, "refused  "),
+                one_line(&refused.source),
+                one_line(&refused.reason)
+            ),
+        );
     }
 }
 
-fn show_note(output: &Output, note: &ImportNote) {
-    output.ask(format_args!("          {} {}", paint(WARNING, note.kind.as_str()), one_line(&note.text)));
+fn show_note(output: &Output, note: &ImportNote, is_result: bool) {
+    output.plan(
+        is_result,
+        format_args!("          {} {}", paint(WARNING, note.kind.as_str()), one_line(&note.text)),
+    );
 }
 
 fn to_value(

@@ -74,9 +74,9 @@ fn plan_is_shown_and_nothing_written() {
         "`scripts/count.py` is a program",
         ".mcp.json (old)",
     ] {
-        assert!(shown.stderr.contains(part), "{part}: {shown}");
+        assert!(shown.stdout.contains(part), "{part}: {shown}");
     }
-    assert!(!shown.stderr.contains("sk-12345"), "{shown}");
+    assert!(!shown.stdout.contains("sk-12345") && !shown.stderr.contains("sk-12345"), "{shown}");
     let refused = user.run(["--json", "import", "--all"]);
     refused.error(2, "RYE0105");
     let after = user.snapshot();

@@ -244,8 +244,8 @@ impl ExportPlan {
         })
     }
 
-    /// Shows everything that is not as it should be.
-    pub fn show(&self, output: &Output) {
+    /// Shows everything that is not as it should be; as a result, if nothing else is done.
+    pub fn show(&self, output: &Output, is_result: bool) {
         for file in self.states.iter().filter(|file| file.state != ExportState::Current) {
             let style = match file.state {
                 ExportState::Current => DIM,
@@ -253,34 +253,44 @@ impl ExportPlan {
                 ExportState::Obsolete => WARNING,
                 ExportState::Edited | ExportState::Foreign => ERROR,
             };
-            output.ask(format_args!(
-                "{} {} {}",
-                paint(style, format_args!("{:9}", file.state.as_str())),
-                paint(NAME, one_line(&file.path)),
-                paint(DIM, format_args!("from {}{}", file.item, self.source_words(file)))
-            ));
+            output.plan(
+                is_result,
+                format_args!(
+                    "{} {} {}",
+                    paint(style, format_args!("{:9}", file.state.as_str())),
+                    paint(NAME, one_line(&file.path)),
+                    paint(DIM, format_args!("from {}{}", file.item, self.source_words(file)))
+                ),
+            );
         }
         if self.is_unrecorded() && self.states.iter().all(|file| file.state == ExportState::Current) {
-            output.ask(format_args!(
-                "{} {} {}",
-                paint(SUCCESS, "record   "),
-                paint(NAME, record_path(self.client)),
-                paint(DIM, format_args!("with {} that are current", counted(self.files.len(), "file")))
-            ));
+            output.plan(
+                is_result,
+                format_args!(
+                    "{} {} {}",
+                    paint(SUCCESS, "record   "),
+                    paint(NAME, record_path(self.client)),
+                    paint(DIM, format_args!("with {} that are current", counted(self.files.len(), "file")))
+                ),
+            );
         }
         if self.needs_registration {
-            output.ask(format_args!(
-                "{} {} {}",
-                paint(SUCCESS, "register "),
-                paint(NAME, ".mcp.json"),
-                paint(DIM, "with rye's MCP server")
-            ));
+            output.plan(
+                is_result,
+                format_args!(
+                    "{} {} {}",
+                    paint(SUCCESS, "register "),
+                    paint(NAME, ".mcp.json"),
+                    paint(DIM, "with rye's MCP server")
+                ),
+            );
         }
         for (item, reason) in &self.left_out {
-            output.ask(format_args!("{} {item}: {}", paint(DIM, "left out "), one_line(reason)));
+            output.plan(is_result, format_args!("{} {item}: {}", paint(DIM, "left out "), one_line(reason)));
         }
         for (item, reason) in &self.refused {
-            output.ask(format_args!("{} {item}: {}", paint(ERROR, "refused  "), one_line(reason)));
+            output
+                .plan(is_result, format_args!("{} {item}: {}", paint(ERROR, "refused  "), one_line(reason)));
         }
     }
 }
