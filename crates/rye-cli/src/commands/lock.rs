@@ -5,9 +5,10 @@ use rye_engine::programs::{NewProgram, ProgramRecordReport, ProgramReview, revie
 use rye_engine::verbs::load;
 use rye_engine::verbs::lock::{
     self, LockCheckReport, LockListScope, LockUpdate, LockUpdateReport, LockVerifyReport, LockfileChange,
-    LockfileDetails, LockfileRow, LockfileStatus, RemovedLockfiles, ToolLockState,
+    LockfileDetails, LockfileRow, LockfileStatus, RemovedLockfiles, ToolLockState, UpdatedLockfile,
 };
 use rye_engine::{Code, Error};
+use rye_item::space::SpaceTier;
 use rye_item::text::counted;
 use rye_item::{ItemRef, ItemType};
 use serde_json::json;
@@ -309,6 +310,15 @@ impl<'a, T> UpdateAnswer<'a, T> {
     }
 }
 
+/// Says that a lockfile of the project is for others too.
+fn note_commit(context: &CommandContext, updates: &[LockUpdate]) {
+    let is_new =
+        |file: &UpdatedLockfile| file.scope == SpaceTier::Project && file.change != LockfileChange::Unchanged;
+    if updates.iter().flat_map(|update| &update.lockfiles).any(is_new) {
+        context.output.note("commit lockfiles/ with .ai: it pins them for the team");
+    }
+}
+
 fn show_update_all(context: &CommandContext, all: &LockUpdateReport, review: ProgramReview) -> CommandResult {
     let answer = UpdateAnswer::new(context, all, review)?;
     if !context.output.is_json {
@@ -327,6 +337,7 @@ fn show_update_all(context: &CommandContext, all: &LockUpdateReport, review: Pro
         if all.tools.is_empty() && all.failed.is_empty() {
             context.output.note("no tools to pin");
         }
+        note_commit(context, &all.tools);
     }
     match all.failure() {
         None => {
@@ -366,7 +377,9 @@ fn show_update(context: &CommandContext, updated: &LockUpdate, review: ProgramRe
         return Ok(());
     }
     programs::show_recorded(&context.output, &answer.recorded);
-    print_update(context, updated, true)
+    print_update(context, updated, true)?;
+    note_commit(context, std::slice::from_ref(updated));
+    Ok(())
 }
 
 fn warn_remaining(context: &CommandContext, updated: &LockUpdate) {

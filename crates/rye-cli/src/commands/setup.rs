@@ -14,6 +14,9 @@ use crate::global::GlobalArguments;
 use crate::output::{DIM, ERROR, HEADING, NAME, Output, SUCCESS, WARNING, display_path, paint};
 use crate::settings::{Settings, system_clock};
 
+/// How many findings of one cause are shown.
+const MAX_ALIKE: usize = 3;
+
 /// `rye init`
 pub fn init(global: &GlobalArguments, arguments: &InitArguments) -> CommandResult {
     let settings = Settings::read(global)?;
@@ -116,12 +119,12 @@ pub fn trust(context: &CommandContext, arguments: &TrustArguments) -> CommandRes
     }
     let is_consent = arguments.folder.is_some() || arguments.yes || arguments.revoke;
     if !is_consent && !confirm_trust(context, &folder)? {
-        return Err(Error::new(Code::ConsentNeeded, format!("`{}` was not approved", display_path(&folder)))
-            .hint("name the folder, rye trust DIR, or add --yes")
-            .into());
         if context.settings.is_interactive {
             return Err(declined(&context.output, Code::ConsentNeeded));
         }
+        return Err(Error::new(Code::ConsentNeeded, format!("`{}` was not approved", display_path(&folder)))
+            .hint("name the folder, rye trust DIR, or add --yes")
+            .into());
     }
     let review = match arguments.revoke {
         true => ProgramReview::default(),
@@ -237,35 +240,13 @@ pub fn doctor(context: &CommandContext, is_store_only: bool) -> CommandResult {
     if !is_store_only {
         let mut bar = context.output.progress("looking");
         report = doctor::doctor(&context.engine, &mut |done, total| bar.update(done, total));
+        report.extend(super::threads::check_models(context));
         report.extend(super::threads::check_store(context));
         report.extend(super::threads::check_budgets(context));
     }
     report.extend(super::threads::check_shared_store(context, is_store_only));
     if !context.output.is_json {
-        for finding in &report.findings {
-            let mark = match finding.level {
-                Severity::Ok => paint(SUCCESS, "✓"),
-                Severity::Info => paint(DIM, "·"),
-                Severity::Warning => paint(WARNING, "!"),
-                Severity::Error => paint(ERROR, "✗"),
-            };
-        report.extend(super::threads::check_models(context));
-            let message = rye_item::text::one_line(&finding.message);
-            context.output.print(format_args!(
-                "{mark} {} {message}",
-                paint(HEADING, format_args!("{:10}", finding.check))
-            ))?;
-            if let Some(path) = &finding.path {
-                context.output.print(format_args!("             {}", paint(DIM, display_path(path))))?;
-            }
-            if let Some(remedy) = &finding.remedy {
-                context.output.print(format_args!(
-                    "             {} {}",
-                    paint(DIM, "→"),
-                    rye_item::text::one_line(remedy)
-                ))?;
-            }
-        }
+        print_findings(&context.output, &report.findings)?;
         context.output.print(format_args!(
             "{}, {}",
             counted(report.errors, "error"),
@@ -286,6 +267,44 @@ pub fn doctor(context: &CommandContext, is_store_only: bool) -> CommandResult {
         "see the fix for each finding",
         data,
     ))
+}
+
+/// The findings, a line each. Many of one cause, told by what helps against them, are shown by their first few.
+fn print_findings(output: &Output, findings: &[DoctorFinding]) -> std::io::Result<()> {
+    let is_alike = |left: &DoctorFinding, right: &DoctorFinding| {
+        left.remedy.is_some()
+            && (left.check, left.level, &left.remedy) == (right.check, right.level, &right.remedy)
+    };
+    for (index, finding) in findings.iter().enumerate() {
+        let before = findings[..index].iter().filter(|other| is_alike(other, finding)).count();
+        let after = findings[index + 1..].iter().filter(|other| is_alike(other, finding)).count();
+        if before >= MAX_ALIKE {
+            continue;
+        }
+        let mark = match finding.level {
+            Severity::Ok => paint(SUCCESS, "✓"),
+            Severity::Info => paint(DIM, "·"),
+            Severity::Warning => paint(WARNING, "!"),
+            Severity::Error => paint(ERROR, "✗"),
+        };
+        let message = rye_item::text::one_line(&finding.message);
+        output.print(format_args!(
+            "{mark} {} {message}",
+            paint(HEADING, format_args!("{:10}", finding.check))
+        ))?;
+        if let Some(path) = &finding.path {
+            output.print(format_args!("             {}", paint(DIM, display_path(path))))?;
+        }
+        let is_last_shown = after == 0 || before + 1 == MAX_ALIKE;
+        if after > 0 && is_last_shown {
+            output.print(format_args!("             and {after} more like these; --json lists all"))?;
+        }
+        if let Some(remedy) = finding.remedy.as_ref().filter(|_| is_last_shown) {
+            let remedy = rye_item::text::one_line(remedy);
+            output.print(format_args!("             {} {remedy}", paint(DIM, "→")))?;
+        }
+    }
+    Ok(())
 }
 
 fn unhealthy_error(report: &doctor::DoctorReport) -> CommandError {

@@ -201,3 +201,33 @@ fn several_ids_of_a_type_are_signed() {
     user.ok(["verify", "tool", "team/a", "team/b"]);
     assert!(user.run(["sign", "tool", "team/a.py", "team/b.py"]).stderr.contains("quote the pattern"));
 }
+
+#[test]
+fn refused_tool_shows_its_refusal_alone() {
+    let user = User::initialized();
+    user.ok(["new", "tool", "team/a", "--lang", "bash"]);
+    let updated = user.ok(["lock", "update", "team/a", "--scope", "project"]);
+    assert!(updated.stderr.contains("commit lockfiles/"), "{updated}");
+    let mut source = user.read("tools/team/a.sh");
+    source.extend_from_slice(b"# changed\n");
+    user.write("tools/team/a.sh", source);
+    user.ok(["sign", "team/a"]);
+    let tested = user.run(["test", "team/a"]);
+    assert!(tested.stdout.contains("doesn't match the team's lockfile"), "{tested}");
+    assert!(!tested.stdout.contains("found nothing"), "{tested}");
+}
+
+#[test]
+fn untrusted_items_lead_to_join() {
+    let alice = Member::founder("alice");
+    for name in ["a", "b", "c", "d"] {
+        alice.write_tool(name, "{}");
+    }
+    alice.ok(["sign", "tool", "team/*", "--yes"]);
+    alice.commit();
+    let bob = Member::clone_of(&alice, "bob");
+    let refused = bob.run(["verify"]);
+    assert!(refused.exit != 0 && refused.stderr.contains("in this project only: rye join"), "{refused}");
+    let report = bob.run(["doctor"]).stdout;
+    assert!(report.contains("more like these; --json lists all"), "{report}");
+}
