@@ -71,7 +71,7 @@ pub fn init(global: &GlobalArguments, arguments: &InitArguments) -> CommandResul
             output
                 .note("others work here too; see who signed what, and trust them in this project: rye join");
         }
-        output.note("to share it, commit .ai and lockfiles; after a clone, a colleague runs: rye join");
+        output.note("to share it, commit .ai, and lockfiles/ once tools are pinned; after a clone, a colleague runs: rye join");
         output.note("next: rye search hello · rye load tool examples/hello · rye why tool examples/hello");
     }
     Ok(())
