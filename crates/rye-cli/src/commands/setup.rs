@@ -271,13 +271,15 @@ pub fn doctor(context: &CommandContext, is_store_only: bool) -> CommandResult {
 
 /// The findings, a line each. Many of one cause, told by what helps against them, are shown by their first few.
 fn print_findings(output: &Output, findings: &[DoctorFinding]) -> std::io::Result<()> {
-    let is_alike = |left: &DoctorFinding, right: &DoctorFinding| {
-        left.remedy.is_some()
-            && (left.check, left.level, &left.remedy) == (right.check, right.level, &right.remedy)
-    };
+    // Up to the command, which names what it is about.
+    let cause =
+        |finding: &DoctorFinding| finding.remedy.as_ref()?.split([':', ';']).next().map(str::to_owned);
+    let causes: Vec<_> =
+        findings.iter().map(|finding| (finding.check, finding.level, cause(finding))).collect();
+    let is_alike = |left: usize, right: usize| causes[left].2.is_some() && causes[left] == causes[right];
     for (index, finding) in findings.iter().enumerate() {
-        let before = findings[..index].iter().filter(|other| is_alike(other, finding)).count();
-        let after = findings[index + 1..].iter().filter(|other| is_alike(other, finding)).count();
+        let before = (0..index).filter(|other| is_alike(*other, index)).count();
+        let after = (index + 1..findings.len()).filter(|other| is_alike(*other, index)).count();
         if before >= MAX_ALIKE {
             continue;
         }
