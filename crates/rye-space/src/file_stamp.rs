@@ -212,6 +212,12 @@ impl MonitoredSet {
         Self { watch_set, generation: OnceLock::new(), last: Mutex::default() }
     }
 
+    /// The same set, checked and watched by itself.
+    #[must_use]
+    pub fn duplicate(&self) -> Self {
+        Self::new(self.watch_set.clone())
+    }
+
     /// Whether every path still looks as it did.
     #[must_use]
     pub fn is_unchanged(&self) -> bool {

@@ -92,6 +92,18 @@ impl Workspace {
         let user_ai = roots.user_ai();
         let project_key = roots.project_key();
 
+        // Looked at before they are read: a change in between is then noticed.
+        for path in [
+            user_ai.join(TRUSTED_FOLDER),
+            user_ai.join(REVOKED_FOLDER),
+            roots.signing_keys.join("public_key.pem"),
+            user_ai.join(PROJECTS_FILE),
+            user_ai.join(BUNDLES_FILE),
+            user_ai.join(SIGNED_IDS_FILE),
+        ] {
+            watch_set.add(path);
+        }
+
         let own_key = keys::own_public_key(&roots.signing_keys);
         let user_documents = keys::identities_in(&user_ai.join(TRUSTED_FOLDER));
         let embedded = bundle::embedded_bundles();
@@ -111,16 +123,6 @@ impl Workspace {
         let mut ring = KeyRing::from_user_documents(&identities, own_key.as_ref(), project, revocations);
         let (retired_keys, new_handovers) =
             handovers::follow(&roots, own_key.as_ref(), &mut ring, &mut notices, &mut watch_set);
-        for path in [
-            user_ai.join(TRUSTED_FOLDER),
-            user_ai.join(REVOKED_FOLDER),
-            roots.signing_keys.join("public_key.pem"),
-            user_ai.join(PROJECTS_FILE),
-            user_ai.join(BUNDLES_FILE),
-            user_ai.join(SIGNED_IDS_FILE),
-        ] {
-            watch_set.add(path);
-        }
         user_documents.iter().for_each(|found| watch_set.add(found.path.clone()));
 
         let add_signers = |ring: &mut KeyRing, bundle: &Bundle| {
@@ -174,12 +176,12 @@ impl Workspace {
             Spaces::new(&roots, Vec::new(), Arc::clone(&core.extractors), DEFAULT_MAX_ITEM_BYTES);
         let context = TrustContext { keys: &ring, is_project_approved };
         let schema = core.schemas.iter().find(|schema| schema.applies_to("config"));
-        let (settings, _) = config::load(&base_spaces, &core.config_item, &core.config, schema, context);
         for space in [Some(user_ai.clone()), roots.project_ai()].into_iter().flatten() {
             core.extractors.for_type(ItemType::Config).extensions.iter().for_each(|extension| {
                 watch_set.add(space.join(format!("config/config{extension}")));
             });
         }
+        let (settings, _) = config::load(&base_spaces, &core.config_item, &core.config, schema, context);
 
         let max_bytes = max_item_bytes(&settings);
         let mut configured = configured_folders(&roots, &settings);
@@ -217,6 +219,12 @@ impl Workspace {
     #[must_use]
     pub fn is_current(&self) -> bool {
         self.watch_set.is_unchanged()
+    }
+
+    /// What this workspace was opened from, to be checked apart from it.
+    #[must_use]
+    pub fn watch(&self) -> MonitoredSet {
+        self.watch_set.duplicate()
     }
 
     /// What this workspace was opened from: another value after each change that makes it another one to open.
