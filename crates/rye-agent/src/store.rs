@@ -6,11 +6,11 @@ mod files;
 mod migrate;
 mod password;
 mod shared;
+mod shared_keys;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use lillux::PublicKey;
 use lillux::file::LockedTempDir;
 use rye_engine::{Engine, Result};
 
@@ -37,6 +37,7 @@ pub use rye_store_sqlite::{
 };
 
 pub use shared::{SHARED_LEASE_MS, SharedStoreConfig, key_text, may_be_shared};
+pub use shared_keys::{CurrentKeys, SharedKeys, find_signer, revoked_text};
 
 /// A store as a process works with it.
 pub struct OpenedStore {
@@ -49,7 +50,7 @@ pub struct OpenedStore {
     /// Where files of threads that are looked at are.
     pub files: PathBuf,
     /// The keys whose transcripts count, beside the own one.
-    pub signers: Vec<PublicKey>,
+    pub keys: Vec<Arc<SharedKeys>>,
     /// Whether other machines share it.
     pub is_shared: bool,
     /// What calls workers for threads that wait, if its settings name it.
@@ -80,7 +81,7 @@ pub fn open_configured(
             folder: folder.to_owned(),
             work_dir: None,
             files: folder.to_owned(),
-            signers: SharedStoreConfig::all_signers(engine),
+            keys: SharedStoreConfig::all_keys(engine),
             is_shared: false,
             dispatch: None,
         });
@@ -107,7 +108,7 @@ pub fn open_shared(
         folder: work_dir.path().to_owned(),
         work_dir: Some(work_dir),
         files: config.cache_dir(roots).join("files"),
-        signers: config.signers(),
+        keys: vec![Arc::clone(&config.keys)],
         is_shared: true,
         dispatch: config.dispatch(),
     })

@@ -1,13 +1,13 @@
 //! Questions to people, and their answers. Both carry a signature: a row without one that counts does not exist.
 
 use lillux::Digest;
-use rye_store::{Approval, ApprovalDecision, ApprovalRecord, OpenApprovals, ThreadStoreError};
+use rye_store::{Approval, ApprovalDecision, ApprovalRecord, Forgery, OpenApprovals, ThreadStoreError};
 use rye_thread::thread_id::ThreadId;
 use tokio_postgres::Row;
 
 use crate::db::Db;
 use crate::db_error::{DbError, to_integer, to_number, to_text};
-use crate::record::parse_id;
+use crate::record::{forged_error, parse_id};
 use crate::seal::{Seal, Sealer};
 use crate::writer::WriteTx;
 
@@ -100,6 +100,21 @@ impl StoredApproval {
         })
     }
 
+    /// Why it is refused, if a key that was revoked signed the question or the answer.
+    fn revocation(&self, sealer: &Sealer) -> Option<Forgery> {
+        let answer = || sealer.revocation("the answer to its question", self.answer_seal.as_ref()?);
+        sealer.revocation("its question", &self.seal).or_else(answer)
+    }
+
+    /// The same as if an answer that a revoked key signed had not been given: it can be answered by a key that counts.
+    fn without_revoked_answer(self, sealer: &Sealer) -> Self {
+        let is_revoked = |seal: &Seal| sealer.revocation("its answer", seal).is_some();
+        match self.answer_seal.as_ref().is_some_and(is_revoked) {
+            true => Self { answer: None, answer_seal: None, ..self },
+            false => self,
+        }
+    }
+
     /// What was written, or `None` when no key that counts signed it.
     fn verify(self, sealer: &Sealer) -> Option<ApprovalRecord> {
         let approval = Approval {
@@ -143,9 +158,18 @@ async fn find_stored(db: &Db, id: &str) -> Result<Option<StoredApproval>, DbErro
     db.query_opt(FIND, &[&id]).await?.as_ref().map(StoredApproval::from_row).transpose()
 }
 
-/// A question with its answer; `None` when there is none that verifies.
+/// A question with its answer; `None` when there is none that verifies. One that a revoked key signed is refused.
 pub(crate) async fn find(db: &Db, sealer: &Sealer, id: &str) -> Result<Option<ApprovalRecord>, DbError> {
-    Ok(find_stored(db, id).await?.and_then(|stored| stored.verify(sealer)))
+    let Some(stored) = find_stored(db, id).await? else { return Ok(None) };
+    check_revocations(&stored, sealer)?;
+    Ok(stored.verify(sealer))
+}
+
+fn check_revocations(stored: &StoredApproval, sealer: &Sealer) -> Result<(), DbError> {
+    match stored.revocation(sealer) {
+        Some(what) => Err(forged_error(&parse_id(&stored.thread)?, what)),
+        None => Ok(()),
+    }
 }
 
 /// Answers a question, once.
@@ -160,6 +184,9 @@ pub(crate) async fn answer(
     }
     let not_found = || DbError::from(ThreadStoreError::NoApproval(rye_item::text::one_line(id)));
     let stored = find_stored(tx.reading(), id).await?.ok_or_else(not_found)?;
+    let replaced = stored.answer_seal.clone().map(|seal| seal.signature);
+    let stored = stored.without_revoked_answer(tx.seal);
+    check_revocations(&stored, tx.seal)?;
     let question = stored.seal.clone();
     let record = stored.verify(tx.seal).ok_or_else(not_found)?;
     if record.answer.is_some() {
@@ -167,9 +194,10 @@ pub(crate) async fn answer(
     }
     let text = serde_json::to_string(answer).map_err(|error| ThreadStoreError::Failed(error.to_string()))?;
     let seal = tx.seal.seal(&answer_digest(tx.seal, &question, &text));
-    let sql = "UPDATE approvals SET answer = $2, answer_signer = $3, answer_seal = $4 WHERE id = $1 AND answer IS NULL";
+    let sql = "UPDATE approvals SET answer = $2, answer_signer = $3, answer_seal = $4
+         WHERE id = $1 AND (answer IS NULL OR answer_seal = $5)";
     let id = to_text(id);
-    let written = tx.writing().execute(sql, &[&id, &text, &seal.signer, &seal.signature]).await?;
+    let written = tx.writing().execute(sql, &[&id, &text, &seal.signer, &seal.signature, &replaced]).await?;
     if written == 1 { Ok(record.approval) } else { Err(not_found()) }
 }
 
@@ -195,7 +223,7 @@ pub(crate) async fn open(
             continue;
         }
         let id = stored.id.clone();
-        match stored.verify(sealer) {
+        match stored.without_revoked_answer(sealer).verify(sealer) {
             None => open.forged.push(id),
             Some(ApprovalRecord { approval: question, answer: None }) => open.approvals.push(question),
             Some(ApprovalRecord { answer: Some(_), .. }) => {}

@@ -3,11 +3,13 @@
 //! Each claim has a number of its own; a commit with an older one is refused, so that a process that was frozen while
 //! another took its thread over can do no harm.
 
+use lillux::Digest;
 use rye_store::{Claim, ClaimOutcome, ClaimPolicy, Owner, ThreadChange, ThreadStoreError};
 use rye_thread::thread_id::ThreadId;
 use tokio_postgres::Row;
 
 use crate::db_error::{DbError, to_integer, to_number, to_text};
+use crate::seal::{Seal, Sealer};
 use crate::writer::{Locks, WriteTx};
 
 /// The owner in a row, from the column `first` on: `pid, pid_start, boot_id, host`.
@@ -64,9 +66,31 @@ pub(crate) async fn release(tx: &WriteTx<'_>, id: &ThreadId, claim: Claim) -> Re
     if released == 0 { Err(ThreadStoreError::Fenced(id.clone()).into()) } else { Ok(()) }
 }
 
+fn note_digest(sealer: &Sealer, thread: &str, text: &str) -> Digest {
+    let mut fields = sealer.fields("note 1");
+    fields.text(thread);
+    fields.text(text);
+    fields.finish()
+}
+
+/// A note with the seal of who leaves it: the column holds both.
+fn sealed_note(sealer: &Sealer, thread: &str, text: &str) -> String {
+    let seal = sealer.seal(&note_digest(sealer, thread, text));
+    format!("{} {} {text}", seal.signer, seal.signature)
+}
+
+/// What a note says, if a key that counts left it. Older releases left unsigned notes: they are not shown.
+pub(crate) fn read_note(sealer: &Sealer, thread: &str, note: &str) -> Option<String> {
+    let mut parts = note.splitn(3, ' ');
+    let (signer, signature, text) = (parts.next()?, parts.next()?, parts.next()?);
+    let seal = Seal { signer: signer.to_owned(), signature: signature.to_owned() };
+    sealer.is_valid(&note_digest(sealer, thread, text), &seal).then(|| text.to_owned())
+}
+
 /// Records why no process runs a thread, unless one does.
 pub(crate) async fn set_note(tx: &mut WriteTx<'_>, id: &ThreadId, reason: &str) -> Result<(), DbError> {
-    let (name, reason) = (id.as_str(), to_text(reason));
+    let name = id.as_str();
+    let reason = sealed_note(tx.seal, name, &to_text(reason));
     let sql = "UPDATE threads SET note = $2 WHERE thread_id = $1 AND pid IS NULL AND completed_at IS NULL";
     tx.writing().execute(sql, &[&name, &reason]).await?;
     tx.notify(ThreadChange { thread: id.clone(), status: None });

@@ -5,7 +5,7 @@
 
 use lillux::Digest;
 use rye_store::{
-    ApprovalDecision, ClaimPolicy, MAX_TRANSCRIPT_READ_BYTES, Owner, Submission, SubmittedThread,
+    ApprovalDecision, ClaimPolicy, Forgery, MAX_TRANSCRIPT_READ_BYTES, Owner, Submission, SubmittedThread,
     ThreadCommit, ThreadStoreError, TranscriptPart, WorkerRecord, resume_question,
 };
 use rye_thread::status::ThreadStatus;
@@ -204,15 +204,17 @@ pub(crate) async fn submitted(
             policy.can_take(holder, observer, heartbeat_ms, context.shared.probe.as_ref())
         });
         let record = ThreadRecord::from_row(&row, 0)?;
-        // A row that no key signed which counts is not the registry's.
-        if !is_free || !record.is_sealed(&context.seal) {
+        let forgery = record.forgery(&context.seal);
+        // A row that no key signed which counts is not the registry's. One of a key that was revoked is refused by name.
+        let is_passed_over = forgery.as_ref().is_some_and(|why| !matches!(why, Forgery::RevokedKey { .. }));
+        if !is_free || is_passed_over {
             continue;
         }
         let (signer, submission) = (record.seal.signer.clone(), to_submission(&row, next)?);
         let epoch = to_number(row.try_get(next + 7)?)?;
         let id = parse_id(&record.thread_id)?;
         if let Some(row) = queries::thread(context, &id).await? {
-            found.push(SubmittedThread { row, submission, signer: Some(signer), epoch });
+            found.push(SubmittedThread { row, submission, signer: Some(signer), epoch, forgery });
         }
     }
     Ok(found)

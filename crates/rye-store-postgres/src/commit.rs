@@ -141,8 +141,8 @@ fn load_target(
     let calls = calls(commit)?;
     let thread = cache.threads.get_mut(id.as_str()).ok_or_else(|| ThreadStoreError::NoThread(id.clone()))?;
     if !thread.is_checked {
-        if !thread.record.is_sealed(tx.seal) {
-            return Err(forged_error(id));
+        if let Some(forgery) = thread.record.forgery(tx.seal) {
+            return Err(forged_error(id, forgery));
         }
         thread.is_checked = true;
     }

@@ -138,6 +138,7 @@ impl ReaderPool {
                 ReadContext { db, seal: self.seal.clone(), shared: Arc::clone(&self.shared) }
             }
         };
+        context.seal.refresh();
         let result = query(&context).await;
         // One of which a statement failed may be within a transaction.
         if result.as_ref().err().is_none_or(|error| error.kind == DbErrorKind::Refused) {

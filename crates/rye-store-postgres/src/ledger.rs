@@ -97,11 +97,7 @@ impl LedgerLevel {
         let (max_spend, max_tokens) = (row.try_get(next + 3)?, row.try_get(next + 4)?);
         let is_same = (parent, &id, &parent_id) == (record.parent, &record.thread_id, &record.parent_id)
             && (max_spend, max_tokens) == (record.max_spend, record.max_tokens);
-        let forgery = match (record.is_sealed(sealer), is_same) {
-            (false, _) => Some(Forgery::Row),
-            (true, false) => Some(Forgery::Ledger),
-            (true, true) => None,
-        };
+        let forgery = record.forgery(sealer).or((!is_same).then_some(Forgery::Ledger));
         Ok(Self {
             thread: record.thread,
             parent: record.parent,
@@ -406,8 +402,8 @@ impl LedgerDraft {
     /// than the registry has under its seal is refused.
     pub(crate) fn refusal(&self, request: ReserveRequest) -> Result<Option<BudgetRefusal>, DbError> {
         for level in &self.levels {
-            if let Some(what) = level.forgery {
-                return Err(forged_error(&level.id, what));
+            if let Some(what) = &level.forgery {
+                return Err(forged_error(&level.id, what.clone()));
             }
             // What those who came first wait for counts as theirs.
             let spend_aside = level.subtree_reserved.saturating_add(level.ahead_spend);

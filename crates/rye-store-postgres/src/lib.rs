@@ -48,7 +48,7 @@ use connection::ReaderHandle;
 use db::Db;
 use db_error::DbError;
 use listener::StoreVersion;
-pub use seal::StoreKeys;
+pub use seal::{KeySource, StoreKeys, TrustedKeys};
 use writer::WriterHandle;
 
 /// How long a database that cannot be reached is tried before what was asked fails.

@@ -12,11 +12,13 @@ use rye_thread::status::{SuspendReason, ThreadStatus};
 use rye_thread::thread_id::ThreadId;
 use tokio_postgres::Row;
 
-use crate::claims::read_owner;
+use crate::claims::{read_note, read_owner};
 use crate::connection::ReadContext;
 use crate::db::{Db, SqlValue};
 use crate::db_error::{DbError, to_number};
-use crate::record::{RECORD_COLUMN_COUNT, ThreadRecord, parse_id, parse_status, record_columns};
+use crate::record::{
+    RECORD_COLUMN_COUNT, ThreadRecord, forged_error, parse_id, parse_status, record_columns,
+};
 
 /// The whole journal of a thread, exactly as it was written, or a refusal.
 pub(crate) async fn journal(context: &ReadContext, id: &ThreadId) -> Result<Vec<JournalRecord>, DbError> {
@@ -44,8 +46,10 @@ pub(crate) async fn journal(context: &ReadContext, id: &ThreadId) -> Result<Vec<
     let row = row.ok_or_else(|| ThreadStoreError::NoThread(id.clone()))?;
     let record = ThreadRecord::from_row(&row, 0)?;
     let forged = |what| DbError::from(ThreadStoreError::Forged { thread: id.clone(), what });
-    if !record.is_sealed(&context.seal) {
-        return Err(forged(Forgery::Head));
+    match record.forgery(&context.seal) {
+        None => {}
+        Some(Forgery::Row) => return Err(forged(Forgery::Head)),
+        Some(other) => return Err(forged(other)),
     }
     let is_in_ledger: bool = row.try_get(RECORD_COLUMN_COUNT)?;
     if !is_in_ledger {
@@ -91,8 +95,14 @@ macro_rules! select_threads {
 }
 
 fn thread_row(context: &ReadContext, row: &Row) -> Result<ThreadRow, DbError> {
+    Ok(judge_row(context, row)?.0)
+}
+
+/// A thread's row, and why it is refused, if it is.
+fn judge_row(context: &ReadContext, row: &Row) -> Result<(ThreadRow, Option<Forgery>), DbError> {
     let record = ThreadRecord::from_row(row, 0)?;
-    let is_forged = !record.is_sealed(&context.seal);
+    let forgery = record.forgery(&context.seal);
+    let is_forged = forgery.is_some();
     let optional_id = |text: &Option<String>| text.as_deref().map(parse_id).transpose();
     let parse_json = |text: &str| {
         serde_json::from_str(text).map_err(|error| DbError::damaged(&format!("a row is not JSON: {error}")))
@@ -101,14 +111,16 @@ fn thread_row(context: &ReadContext, row: &Row) -> Result<ThreadRow, DbError> {
     let hash = hash.map_err(|_| DbError::damaged("the hash of a transcript has another length"))?;
     let sequence = record.transcript_sequence.map(to_number).transpose()?;
     let next = RECORD_COLUMN_COUNT;
-    Ok(ThreadRow {
+    let note: Option<String> = row.try_get(next + 1)?;
+    let note = note.and_then(|note| read_note(&context.seal, &record.thread_id, &note));
+    let row = ThreadRow {
         id: parse_id(&record.thread_id)?,
         parent: optional_id(&record.parent_id)?,
         depth: to_number(record.depth)?,
         status: record.status()?,
         reason: record.reason.as_deref().and_then(SuspendReason::parse),
         result: record.result.as_deref().filter(|_| !is_forged).map(parse_json).transpose()?,
-        error: if is_forged { Some(Forgery::Row.to_string()) } else { record.error },
+        error: forgery.as_ref().map_or(record.error, |forgery| Some(forgery.to_string())),
         cost: Cost {
             turns: to_number(record.turns)?,
             input_tokens: to_number(record.input_tokens)?,
@@ -136,12 +148,13 @@ fn thread_row(context: &ReadContext, row: &Row) -> Result<ThreadRow, DbError> {
         capabilities: record.capabilities,
         is_detached: record.is_detached,
         heartbeat_ms: context.shared.clock.to_local(row.try_get(next)?)?,
-        note: row.try_get(next + 1)?,
+        note,
         owner: read_owner(row, next + 2)?,
         waiting: row.try_get::<_, Option<String>>(next + 6)?.as_deref().and_then(WaitKind::parse),
         is_submitted: row.try_get(next + 7)?,
         is_forged,
-    })
+    };
+    Ok((row, forgery))
 }
 
 async fn query_rows(
@@ -153,9 +166,24 @@ async fn query_rows(
     rows.iter().map(|row| thread_row(context, row)).collect()
 }
 
+const FIND_THREAD: &str = select_threads!("", "WHERE thread_id = $1");
+
 pub(crate) async fn thread(context: &ReadContext, id: &ThreadId) -> Result<Option<ThreadRow>, DbError> {
     let name = id.as_str();
-    Ok(query_rows(context, select_threads!("", "WHERE thread_id = $1"), &[&name]).await?.pop())
+    Ok(query_rows(context, FIND_THREAD, &[&name]).await?.pop())
+}
+
+/// A thread's row, to rely on.
+pub(crate) async fn verified_thread(
+    context: &ReadContext,
+    id: &ThreadId,
+) -> Result<Option<ThreadRow>, DbError> {
+    let name = id.as_str();
+    let Some(row) = context.db.query_opt(FIND_THREAD, &[&name]).await? else { return Ok(None) };
+    match judge_row(context, &row)? {
+        (row, None) => Ok(Some(row)),
+        (_, Some(what)) => Err(forged_error(id, what)),
+    }
 }
 
 pub(crate) async fn threads(context: &ReadContext, filter: &ThreadFilter) -> Result<Vec<ThreadRow>, DbError> {

@@ -156,9 +156,17 @@ impl ThreadRecord {
         sealer.is_valid(&self.digest(sealer), &self.seal)
     }
 
+    /// Why the row is refused; `None` when it is valid.
+    pub(crate) fn forgery(&self, sealer: &Sealer) -> Option<Forgery> {
+        let why = || sealer.revocation("its row in the registry", &self.seal).unwrap_or(Forgery::Row);
+        (!self.is_sealed(sealer)).then(why)
+    }
+
     /// Refuses a row that is not as it was sealed: nothing is built on it, and it is never sealed again.
     pub(crate) fn check(self, sealer: &Sealer, id: &ThreadId) -> Result<Self, DbError> {
-        if self.is_sealed(sealer) && self.thread_id == id.as_str() { Ok(self) } else { Err(forged_error(id)) }
+        let forgery =
+            self.forgery(sealer).or_else(|| (self.thread_id != id.as_str()).then_some(Forgery::Row));
+        forgery.map_or(Ok(self), |what| Err(forged_error(id, what)))
     }
 
     /// Seals the row under its next revision.
@@ -239,8 +247,8 @@ impl ThreadRecord {
 }
 
 /// What is wrong with a row that is not as it was sealed.
-pub(crate) fn forged_error(id: &ThreadId) -> DbError {
-    ThreadStoreError::Forged { thread: id.clone(), what: Forgery::Row }.into()
+pub(crate) fn forged_error(id: &ThreadId, what: Forgery) -> DbError {
+    ThreadStoreError::Forged { thread: id.clone(), what }.into()
 }
 
 /// Reads a status that the store wrote.

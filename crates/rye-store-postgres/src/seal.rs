@@ -1,7 +1,8 @@
 //! The seals of what the store writes: signatures by the keys of those who may write to it.
 //!
-//! A code made with one user's secret says nothing on another machine, so rows, questions and answers are signed here. Whose
-//! signatures count is a list that each user keeps; the database is not asked.
+//! A code made with one user's secret says nothing on another machine, so rows, questions, answers and notes are signed here.
+//! Whose signatures count is a list that each user keeps, less the keys that the user revoked; the database is not asked. The
+//! list is read again before each transaction and each question: a key may be revoked while a process runs.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashSet};
@@ -10,43 +11,85 @@ use std::sync::Arc;
 
 use lillux::digest::Hasher;
 use lillux::{Digest, Fingerprint, PublicKey, SecretKey, Signature};
+use rye_store::Forgery;
 
 /// How many seals that were found valid are remembered.
 const MAX_KNOWN_SEALS: usize = 8192;
 
-/// The key that signs what this process writes, and the keys whose seals count.
-#[derive(Clone)]
-pub struct StoreKeys {
-    own: Arc<SecretKey>,
-    fingerprint: Fingerprint,
-    trusted: Arc<BTreeMap<String, PublicKey>>,
+/// The keys whose seals count, at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct TrustedKeys {
+    /// By fingerprint.
+    signers: BTreeMap<String, PublicKey>,
     /// Those that may answer questions; `None` is all.
-    people: Option<Arc<HashSet<String>>>,
+    people: Option<HashSet<String>>,
+    revoked: HashSet<String>,
 }
 
-impl std::fmt::Debug for StoreKeys {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let trusted: Vec<&String> = self.trusted.keys().collect();
-        write!(formatter, "StoreKeys(own {}, trusted {trusted:?})", self.fingerprint)
-    }
+fn names<'a>(keys: impl IntoIterator<Item = &'a PublicKey>) -> HashSet<String> {
+    keys.into_iter().map(|key| key.fingerprint().to_string()).collect()
 }
 
-impl StoreKeys {
-    /// Signs with `own`; its seals count, and those of `others`.
+impl TrustedKeys {
+    /// Seals of these count, and answers of all of them.
     #[must_use]
-    pub fn new(own: SecretKey, others: impl IntoIterator<Item = PublicKey>) -> Self {
-        let public = own.public_key();
-        let fingerprint = public.fingerprint();
-        let all = others.into_iter().chain([public]);
-        let trusted = all.map(|key| (key.fingerprint().to_string(), key)).collect();
-        Self { own: Arc::new(own), fingerprint, trusted: Arc::new(trusted), people: None }
+    pub fn new(signers: impl IntoIterator<Item = PublicKey>) -> Self {
+        let signers = signers.into_iter().map(|key| (key.fingerprint().to_string(), key)).collect();
+        Self { signers, ..Self::default() }
     }
 
     /// The same, with answers to questions counting only if one of these keys signed them.
     #[must_use]
     pub fn with_people<'a>(self, people: impl IntoIterator<Item = &'a PublicKey>) -> Self {
-        let people = people.into_iter().map(|key| key.fingerprint().to_string()).collect();
-        Self { people: Some(Arc::new(people)), ..self }
+        Self { people: Some(names(people)), ..self }
+    }
+
+    /// The same without revoked keys, listed or not.
+    #[must_use]
+    pub fn without(mut self, revoked: impl IntoIterator<Item = Fingerprint>) -> Self {
+        self.revoked.extend(revoked.into_iter().map(|key| key.to_string()));
+        let revoked = &self.revoked;
+        self.signers.retain(|key, _| !revoked.contains(key));
+        if let Some(people) = &mut self.people {
+            people.retain(|key| !revoked.contains(key));
+        }
+        self
+    }
+}
+
+/// Gives the keys that count now. It is asked often, and keeps what it read as long as that has not changed.
+pub type KeySource = Arc<dyn Fn() -> Arc<TrustedKeys> + Send + Sync>;
+
+/// The key that signs what this process writes, and where the keys whose seals count come from.
+#[derive(Clone)]
+pub struct StoreKeys {
+    own: Arc<SecretKey>,
+    fingerprint: Fingerprint,
+    source: KeySource,
+}
+
+impl std::fmt::Debug for StoreKeys {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let trusted = (self.source)();
+        let trusted: Vec<&String> = trusted.signers.keys().collect();
+        write!(formatter, "StoreKeys(own {}, trusted {trusted:?})", self.fingerprint)
+    }
+}
+
+impl StoreKeys {
+    /// Signs with `own`; the seals of the keys that `source` gives count, and no others.
+    #[must_use]
+    pub fn new(own: SecretKey, source: KeySource) -> Self {
+        let fingerprint = own.public_key().fingerprint();
+        Self { own: Arc::new(own), fingerprint, source }
+    }
+
+    /// Signs with `own`; its seals count, and those of `others`, for as long as the process runs.
+    #[must_use]
+    pub fn fixed(own: SecretKey, others: impl IntoIterator<Item = PublicKey>) -> Self {
+        let all = others.into_iter().chain([own.public_key()]);
+        let trusted = Arc::new(TrustedKeys::new(all));
+        Self::new(own, Arc::new(move || Arc::clone(&trusted)))
     }
 
     /// The fingerprint of the key that signs.
@@ -67,6 +110,8 @@ pub(crate) struct Seal {
 #[derive(Clone)]
 pub(crate) struct Sealer {
     keys: StoreKeys,
+    /// The keys that count in what is under way.
+    trusted: Rc<RefCell<Arc<TrustedKeys>>>,
     /// The store's own number: rows cannot move from one store to another.
     store: i64,
     known: Rc<RefCell<HashSet<(Digest, String)>>>,
@@ -74,7 +119,18 @@ pub(crate) struct Sealer {
 
 impl Sealer {
     pub(crate) fn new(keys: StoreKeys, store: i64) -> Self {
-        Self { keys, store, known: Rc::default() }
+        let trusted = Rc::new(RefCell::new((keys.source)()));
+        Self { keys, trusted, store, known: Rc::default() }
+    }
+
+    /// Asks which keys count now: to be called before a transaction or a question.
+    pub(crate) fn refresh(&self) {
+        let now = (self.keys.source)();
+        *self.trusted.borrow_mut() = now;
+    }
+
+    fn trusted(&self) -> Arc<TrustedKeys> {
+        Arc::clone(&self.trusted.borrow())
     }
 
     /// Begins what is to be sealed.
@@ -93,7 +149,8 @@ impl Sealer {
 
     /// Whether this is a seal that counts.
     pub(crate) fn is_valid(&self, digest: &Digest, seal: &Seal) -> bool {
-        let Some(key) = self.keys.trusted.get(&seal.signer) else { return false };
+        let trusted = self.trusted();
+        let Some(key) = trusted.signers.get(&seal.signer) else { return false };
         if self.known.borrow().contains(&(*digest, seal.signature.clone())) {
             return true;
         }
@@ -107,13 +164,21 @@ impl Sealer {
 
     /// As [`Sealer::is_valid`], for what only people say.
     pub(crate) fn is_valid_answer(&self, digest: &Digest, seal: &Seal) -> bool {
-        let people = self.keys.people.as_ref();
+        let trusted = self.trusted();
+        let people = trusted.people.as_ref();
         people.is_none_or(|people| people.contains(&seal.signer)) && self.is_valid(digest, seal)
+    }
+
+    /// Why what bears this seal is refused, if the key that it names was revoked.
+    pub(crate) fn revocation(&self, what: &'static str, seal: &Seal) -> Option<Forgery> {
+        let is_revoked = self.trusted.borrow().revoked.contains(&seal.signer);
+        is_revoked.then(|| Forgery::RevokedKey { what, key: seal.signer.clone() })
     }
 
     /// The fingerprint of the key that signs here, if it may answer no question.
     pub(crate) fn key_that_may_not_answer(&self) -> Option<Fingerprint> {
-        let people = self.keys.people.as_ref()?;
+        let trusted = self.trusted();
+        let people = trusted.people.as_ref()?;
         (!people.contains(self.keys.fingerprint.as_str())).then_some(self.keys.fingerprint)
     }
 
@@ -172,7 +237,38 @@ mod tests {
 
     fn sealer(own: u8, others: &[u8], store: i64) -> Sealer {
         let public = |seed: &u8| SecretKey::from_seed(&[*seed; 32]).public_key();
-        Sealer::new(StoreKeys::new(SecretKey::from_seed(&[own; 32]), others.iter().map(public)), store)
+        Sealer::new(StoreKeys::fixed(SecretKey::from_seed(&[own; 32]), others.iter().map(public)), store)
+    }
+
+    #[test]
+    fn revoked_keys_stop_counting_in_running_process() {
+        let (own, other) = (SecretKey::from_seed(&[1; 32]), SecretKey::from_seed(&[2; 32]));
+        let public = [own.public_key(), other.public_key()];
+        let listed = TrustedKeys::new(public.clone()).with_people(&public);
+        let now = Arc::new(std::sync::Mutex::new(Arc::new(listed.clone())));
+        let source = Arc::clone(&now);
+        let source: KeySource = Arc::new(move || Arc::clone(&source.lock().expect("keys")));
+        let reader = Sealer::new(StoreKeys::new(own.duplicate(), source), 7);
+        let seal = sealer(2, &[1], 7);
+        let digest = seal.fields("row").finish();
+        let seal = seal.seal(&digest);
+        assert!(reader.is_valid(&digest, &seal) && reader.is_valid_answer(&digest, &seal));
+        assert_eq!(reader.revocation("its row", &seal), None);
+
+        *now.lock().expect("keys") = Arc::new(listed.clone().without([other.public_key().fingerprint()]));
+        reader.refresh();
+        assert!(!reader.is_valid(&digest, &seal), "a seal that was found valid before");
+        assert!(!reader.is_valid_answer(&digest, &seal));
+        let refused = reader.revocation("its row", &seal).expect("refused").to_string();
+        assert_eq!(refused, format!("its row is refused: the key {} was revoked", seal.signer));
+        assert_eq!(reader.key_that_may_not_answer(), None);
+
+        // The own key is none that is spared.
+        *now.lock().expect("keys") = Arc::new(listed.without([own.public_key().fingerprint()]));
+        reader.refresh();
+        let own_seal = reader.seal(&digest);
+        assert!(!reader.is_valid(&digest, &own_seal));
+        assert_eq!(reader.key_that_may_not_answer(), Some(own.public_key().fingerprint()));
     }
 
     #[test]

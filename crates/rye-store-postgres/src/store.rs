@@ -160,6 +160,11 @@ impl ThreadStore for PostgresStore {
         self.reading(async move |context: &ReadContext| queries::thread(context, &id).await)
     }
 
+    fn verified_thread<'a>(&'a self, id: &'a ThreadId) -> StoreFuture<'a, Option<ThreadRow>> {
+        let id = id.clone();
+        self.reading(async move |context: &ReadContext| queries::verified_thread(context, &id).await)
+    }
+
     fn threads<'a>(&'a self, filter: &'a ThreadFilter) -> StoreFuture<'a, Vec<ThreadRow>> {
         let filter = filter.clone();
         self.reading(async move |context: &ReadContext| queries::threads(context, &filter).await)

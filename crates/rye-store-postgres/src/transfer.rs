@@ -110,9 +110,7 @@ pub(crate) async fn export_tree(
     let mut threads = Vec::new();
     for row in queries::subtree(context, root).await? {
         let id = row.id;
-        if row.is_forged {
-            return Err(ThreadStoreError::Forged { thread: id, what: Forgery::Row }.into());
-        }
+        queries::verified_thread(context, &id).await?;
         if row.owner.is_some() || row.status.is_at_work() {
             return Err(ThreadStoreError::Running { thread: id }.into());
         }

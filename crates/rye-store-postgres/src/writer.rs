@@ -436,6 +436,7 @@ impl Writer {
         self.batch += 1;
         let Some(db) = &self.db else { return Err(DbError::connection("no connection").into()) };
         let batch = self.batch;
+        self.seal.refresh();
         begin(db, jobs, (&self.writer, &batch)).await?;
         let mut changes = Vec::new();
         let mut next = 0;

@@ -3,7 +3,7 @@
 use lillux_hash::Digest;
 use rye_thread::thread_id::ThreadId;
 
-use crate::{Approval, ApprovalDecision, ThreadRow};
+use crate::{Approval, ApprovalDecision, Forgery, ThreadRow};
 
 /// How much of a transcript is read at once.
 pub const MAX_TRANSCRIPT_READ_BYTES: usize = 4 << 20;
@@ -61,6 +61,9 @@ pub struct SubmittedThread {
     pub signer: Option<String>,
     /// How often it was claimed or given up, which only grows: each time that it waits has a number of its own.
     pub epoch: u64,
+    /// Why its row is refused, if a revoked key signed it: such a thread is not run.
+    pub forgery: Option<Forgery>,
+    pub forgery: Option<Forgery>,
 }
 
 /// A worker, as it describes itself.

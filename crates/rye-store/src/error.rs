@@ -116,7 +116,7 @@ pub enum ThreadStoreError {
 }
 
 /// What does not fit in a thread's record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Forgery {
     /// The head was not written with this user's secret.
     #[error("its head was not written with your secret (another user's, or forged)")]
@@ -133,4 +133,12 @@ pub enum Forgery {
     /// The ledger names another parent or other maxima than the registry.
     #[error("its row of the ledger was changed: the parent or a maximum is not the one in the registry")]
     Ledger,
+    /// The key that signed it was revoked.
+    #[error("{what} is refused: the key {key} was revoked")]
+    RevokedKey {
+        /// What it signed.
+        what: &'static str,
+        /// Its fingerprint.
+        key: String,
+    },
 }

@@ -193,7 +193,7 @@ fn postgres_store_breaks_nothing_either() {
         let schema = format!("sim_{}_{seed}", std::process::id());
         let store = PostgresStore::open(PostgresOptions {
             address: PostgresAddress::parse(&url, &schema).expect("an address"),
-            keys: StoreKeys::new(SecretKey::from_seed(&[42; 32]), []),
+            keys: StoreKeys::fixed(SecretKey::from_seed(&[42; 32]), []),
             rules: rye_store::LedgerRules::default(),
             probe: Arc::new(SystemProbe),
             clock: Arc::new(now_ms),

@@ -155,22 +155,32 @@ pub fn placement_reason(store: &StoreHandle, row: &ThreadRow) -> Option<String> 
         return None;
     }
     let submission = store.submission(&row.id).ok()??;
-    let body = SubmissionBody::peek(&store.blob(&submission.digest).ok()?)?;
-    let workers = store.workers().ok()?;
-    let offers: Vec<(String, WorkerOffer)> = workers
+    let bytes = store.blob(&submission.digest).ok()?;
+    let (body, submitter) = (SubmissionBody::peek(&bytes)?, SubmissionBody::peek_signer(&bytes)?);
+    let offers: Vec<(String, WorkerOffer)> = store
+        .workers()
+        .ok()?
         .into_iter()
-        .filter(|worker| worker.signer.is_some())
-        .filter_map(|worker| Some((worker.name, serde_json::from_str(&worker.body).ok()?)))
+        .filter_map(|worker| {
+            let mut offer: WorkerOffer = serde_json::from_str(&worker.body).ok()?;
+            // What a worker's own key submits counts there too.
+            offer.users.push(worker.signer?);
+            Some((worker.name, offer))
+        })
         .collect();
-    Some(explain(&body.labels, &offers))
+    Some(explain(&body.labels, &submitter, &offers))
 }
 
-fn explain(needed: &[String], offers: &[(String, WorkerOffer)]) -> String {
+fn explain(needed: &[String], submitter: &str, offers: &[(String, WorkerOffer)]) -> String {
     if offers.is_empty() {
         return "no worker is running; start one: rye worker --on NAME".to_owned();
     }
     let mut lacking = Vec::new();
     for (name, offer) in offers {
+        if !offer.users.iter().any(|user| user == submitter) {
+            lacking.push(format!("{} does not list the key {}", one_line(name), one_line(submitter)));
+            continue;
+        }
         let missing = offer.missing(needed);
         match (missing.as_slice(), offer.is_draining) {
             ([], false) => return format!("waits for a free place on {}", one_line(name)),
@@ -191,7 +201,8 @@ mod tests {
 
     fn offer(name: &str, labels: &[&str], is_draining: bool) -> (String, WorkerOffer) {
         let labels = labels.iter().map(|label| (*label).to_owned()).collect();
-        (name.to_owned(), WorkerOffer { labels, is_draining, ..WorkerOffer::default() })
+        let users = vec!["ada".to_owned()];
+        (name.to_owned(), WorkerOffer { labels, is_draining, users, ..WorkerOffer::default() })
     }
 
     #[test]
@@ -200,12 +211,16 @@ mod tests {
         let small = offer("small", &["provider:anthropic"], false);
         let ending = offer("ending", &["gpu", "provider:anthropic"], true);
         let fitting = offer("big", &["gpu", "provider:anthropic", "eu"], false);
-        assert_eq!(explain(&needed, &[]), "no worker is running; start one: rye worker --on NAME");
+        assert_eq!(explain(&needed, "ada", &[]), "no worker is running; start one: rye worker --on NAME");
         assert_eq!(
-            explain(&needed, &[small.clone(), ending.clone()]),
+            explain(&needed, "ada", &[small.clone(), ending.clone()]),
             "no worker fits: small lacks gpu; ending is draining"
         );
-        assert_eq!(explain(&needed, &[small, ending, fitting]), "waits for a free place on big");
+        assert_eq!(
+            explain(&needed, "carl", std::slice::from_ref(&fitting)),
+            "no worker fits: big does not list the key carl"
+        );
+        assert_eq!(explain(&needed, "ada", &[small, ending, fitting]), "waits for a free place on big");
     }
 
     #[test]

@@ -1,5 +1,8 @@
 //! A submission: what is to be run, in full, signed by the person who wants it. Workers rely on nothing else.
 
+use std::collections::HashMap;
+use std::sync::Arc;
+
 use lillux::{Digest, Fingerprint, PublicKey, SecretKey, Signature};
 use rye_engine::{Code, Error};
 use rye_item::text::one_line;
@@ -8,7 +11,11 @@ use serde_json::{Map, Value};
 
 use super::archive::FrozenFile;
 use super::checkout::Checkout;
+use crate::store::{CurrentKeys, Submission};
 use crate::thread_id::ThreadId;
+
+/// Submissions that are remembered.
+const MAX_KNOWN: usize = 4096;
 
 /// The format that is written and read.
 const FORMAT: u32 = 1;
@@ -74,6 +81,9 @@ pub enum SubmissionError {
     /// Who signed it is not listed.
     #[error("the submission is signed by {0}, whose key is not listed in the worker's settings")]
     UntrustedSigner(String),
+    /// The key that signed it was revoked.
+    #[error("the submission is refused: the key {0} was revoked")]
+    RevokedSigner(String),
     /// The signature is not that of the key.
     #[error("the signature of the submission is forged: {0} did not sign this")]
     Forged(String),
@@ -88,12 +98,59 @@ impl From<SubmissionError> for Error {
             SubmissionError::UntrustedSigner(_) => {
                 "if you know whose it is, list the key in threads.stores.NAME.users on the worker"
             }
+            SubmissionError::RevokedSigner(_) => {
+                "a revocation cannot be undone; submit it again with another key that is listed"
+            }
             SubmissionError::UnknownFormat(_) => "upgrade the worker",
             SubmissionError::Unreadable(_) | SubmissionError::Forged(_) | SubmissionError::OtherThread(_) => {
                 "find out who changed the database: rye doctor --store"
             }
         };
         Self::new(Code::SubmissionRefused, error.to_string()).hint(hint)
+    }
+}
+
+/// The key of a submission's signer, if what it submits counts now.
+fn find_submitter(keys: &CurrentKeys, signer: &str) -> Result<PublicKey, SubmissionError> {
+    if signer.parse().is_ok_and(|signer| keys.is_revoked(&signer)) {
+        return Err(SubmissionError::RevokedSigner(one_line(signer)));
+    }
+    let found = keys.submitters().into_iter().find(|key| key.fingerprint().as_str() == signer);
+    found.ok_or_else(|| SubmissionError::UntrustedSigner(one_line(signer)))
+}
+
+/// Submissions whose signatures were verified, and whose they are.
+#[derive(Default)]
+pub(super) struct KnownSubmissions(HashMap<Digest, (Arc<SubmissionBody>, Fingerprint)>);
+
+impl KnownSubmissions {
+    /// A submission that was read before, if its key counts still.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub(super) fn find(
+        &self,
+        submission: &Submission,
+        keys: &CurrentKeys,
+    ) -> Result<Option<Arc<SubmissionBody>>, SubmissionError> {
+        let known = self.0.get(&submission.digest).filter(|(body, _)| body.thread == submission.root);
+        let Some((body, signer)) = known else { return Ok(None) };
+        find_submitter(keys, signer.as_str())?;
+        Ok(Some(Arc::clone(body)))
+    }
+
+    pub(super) fn insert(
+        &mut self,
+        digest: Digest,
+        body: SubmissionBody,
+        signer: Fingerprint,
+    ) -> Arc<SubmissionBody> {
+        if self.0.len() >= MAX_KNOWN {
+            self.0.clear();
+        }
+        let body = Arc::new(body);
+        self.0.insert(digest, (Arc::clone(&body), signer));
+        body
     }
 }
 
@@ -123,6 +180,13 @@ impl SubmissionBody {
         serde_json::from_str(&signed.body).ok()
     }
 
+    /// Whose submission it says it is, unchecked: to show it.
+    #[must_use]
+    pub fn peek_signer(bytes: &[u8]) -> Option<String> {
+        let signed: SignedSubmission = serde_json::from_slice(bytes).ok()?;
+        Some(signed.signer)
+    }
+
     /// What a submission of `thread` says, once the signature is known to be that of one of these keys; and whose it is.
     ///
     /// # Errors
@@ -130,13 +194,12 @@ impl SubmissionBody {
     pub(super) fn verify(
         bytes: &[u8],
         thread: &ThreadId,
-        users: &[PublicKey],
+        keys: &CurrentKeys,
     ) -> Result<(Self, Fingerprint), SubmissionError> {
         let unreadable = |error: serde_json::Error| SubmissionError::Unreadable(one_line(&error.to_string()));
         let signed: SignedSubmission = serde_json::from_slice(bytes).map_err(unreadable)?;
         let signer = one_line(&signed.signer);
-        let key = users.iter().find(|key| key.fingerprint().as_str() == signed.signer);
-        let key = key.ok_or_else(|| SubmissionError::UntrustedSigner(signer.clone()))?;
+        let key = find_submitter(keys, &signed.signer)?;
         let signature = Signature::from_base64(&signed.signature);
         let is_valid = signature.is_some_and(|one| key.verify(&signed_digest(&signed.body), &one));
         if !is_valid {
@@ -164,6 +227,37 @@ mod tests {
 
     fn key(seed: u8) -> SecretKey {
         SecretKey::from_seed(&[seed; 32])
+    }
+
+    fn listed(users: &[u8], revoked: &[u8]) -> CurrentKeys {
+        let public = |seeds: &[u8]| seeds.iter().map(|seed| key(*seed).public_key()).collect::<Vec<_>>();
+        let revoked = public(revoked).iter().map(PublicKey::fingerprint).collect();
+        CurrentKeys::new(public(users), Vec::new(), Some(&key(8).public_key()), revoked)
+    }
+
+    #[test]
+    fn submission_of_revoked_key_is_refused() {
+        let name = key(1).public_key().fingerprint().to_string();
+        let bytes = body().sign(&key(1)).expect("bytes");
+        let verify = |keys: &CurrentKeys| SubmissionBody::verify(&bytes, &body().thread, keys);
+        let (read, signer) = verify(&listed(&[1], &[])).expect("verified");
+        let revoked = verify(&listed(&[1], &[1])).expect_err("refused");
+        assert_eq!(revoked, SubmissionError::RevokedSigner(name.clone()));
+        assert!(revoked.to_string().contains(&format!("the key {name} was revoked")), "{revoked}");
+        // One that was verified before is refused too.
+        let submission = Submission { root: body().thread, digest: Digest::of(&bytes) };
+        let mut known = KnownSubmissions::default();
+        known.insert(submission.digest, read, signer);
+        assert!(known.find(&submission, &listed(&[1], &[])).expect("counts").is_some());
+        assert_eq!(
+            known.find(&submission, &listed(&[1], &[1])),
+            Err(SubmissionError::RevokedSigner(name.clone()))
+        );
+        assert_eq!(known.find(&submission, &listed(&[2], &[])), Err(SubmissionError::UntrustedSigner(name)));
+        // The worker's own key submits, until it is revoked.
+        let own = body().sign(&key(8)).expect("bytes");
+        assert!(SubmissionBody::verify(&own, &body().thread, &listed(&[], &[])).is_ok());
+        assert!(SubmissionBody::verify(&own, &body().thread, &listed(&[], &[8])).is_err());
     }
 
     fn id(text: &str) -> ThreadId {
@@ -194,8 +288,7 @@ mod tests {
     fn signed_submission_is_read_back() {
         let bytes = body().sign(&key(1)).expect("bytes");
         let (read, signer) =
-            SubmissionBody::verify(&bytes, &body().thread, &[key(2).public_key(), key(1).public_key()])
-                .expect("verified");
+            SubmissionBody::verify(&bytes, &body().thread, &listed(&[2, 1], &[])).expect("verified");
         assert_eq!((read, signer), (body(), key(1).public_key().fingerprint()));
         assert_eq!(SubmissionBody::peek(&bytes), Some(body()));
     }
@@ -203,7 +296,7 @@ mod tests {
     #[test]
     fn forged_and_foreign_submissions_are_refused() {
         let bytes = body().sign(&key(1)).expect("bytes");
-        let users = [key(1).public_key()];
+        let users = listed(&[1], &[]);
         let verify =
             |bytes: &[u8]| SubmissionBody::verify(bytes, &body().thread, &users).expect_err("refused");
         let name = key(1).public_key().fingerprint().to_string();

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use lillux::Digest;
+use lillux::{Digest, Fingerprint};
 use rye_engine::lockfiles::enforce_frozen;
 use rye_engine::{Code, Engine, EngineOptions, EnginePool, Error, HostEnvironment, NativeTools, Result};
 use rye_item::ItemRef;
@@ -20,7 +20,7 @@ use crate::driver::StopRecorder;
 use crate::file_inputs::FileAccess;
 use crate::prepare::ThreadRequest;
 use crate::redact::Redactor;
-use crate::store::{StoreHandle, Submission, ThreadRow};
+use crate::store::{CurrentKeys, StoreHandle, Submission, ThreadRow};
 use crate::thread_id::ThreadId;
 use crate::threads::{BackgroundHost, Threads, ThreadsSetup, WorkerPlace};
 
@@ -44,11 +44,10 @@ impl Drop for WorkerTree {
 pub(super) fn read_submission(
     store: &StoreHandle,
     submission: &Submission,
-    users: &[lillux::PublicKey],
-) -> Result<SubmissionBody> {
+    keys: &CurrentKeys,
+) -> Result<(SubmissionBody, Fingerprint)> {
     let bytes = store.blob(&submission.digest)?;
-    let (body, _) = SubmissionBody::verify(&bytes, &submission.root, users)?;
-    Ok(body)
+    Ok(SubmissionBody::verify(&bytes, &submission.root, keys)?)
 }
 
 impl WorkerTree {

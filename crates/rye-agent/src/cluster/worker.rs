@@ -13,7 +13,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use lillux::Digest;
 use lillux::file::{LockedTempDir, TempDirPool};
 use lillux::process::Launcher;
 use rye_engine::{Code, Engine, Error, Result, WallClock};
@@ -23,11 +22,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::checkout::{GIT_LABEL, SNAPSHOT_LABEL, check_fetch_prefix};
 use super::labels::{WORKER_HOST, WorkerOffer, WorkerProcess, offered_labels, parse_label, secret_label};
-use super::submission::SubmissionBody;
+use super::submission::KnownSubmissions;
 use super::tree::WorkerTree;
 use crate::driver::MillisClock;
 use crate::store::{
-    ClaimPolicy, Owner, SHARED_LEASE_MS, SharedStoreConfig, StoreHandle, current_owner, open_shared,
+    ClaimPolicy, CurrentKeys, Owner, SHARED_LEASE_MS, SharedStoreConfig, StoreHandle, current_owner,
+    open_shared,
 };
 use crate::thread_id::ThreadId;
 use crate::threads::{WorkerPlace, ledger_spec};
@@ -121,11 +121,11 @@ pub struct Worker {
     place: WorkerPlace,
     trees_dir: LockedTempDir,
     labels: BTreeSet<String>,
-    /// The fingerprints whose rows a worker made.
-    workers: Vec<String>,
     trees: Mutex<HashMap<ThreadId, Arc<WorkerTree>>>,
     openings: Mutex<HashMap<ThreadId, Arc<tokio::sync::Mutex<()>>>>,
-    bodies: Mutex<HashMap<Digest, Arc<SubmissionBody>>>,
+    bodies: Mutex<KnownSubmissions>,
+    /// Why nothing is taken, as it was last logged.
+    problem: Mutex<Option<String>>,
     refusals: Mutex<HashMap<ThreadId, Instant>>,
     /// A place for each thread that was taken, or may be.
     places: Mutex<HashMap<ThreadId, ReservedPlace>>,
@@ -172,9 +172,6 @@ impl Worker {
         let now_ms = Arc::new(move || clock.now_ms());
         let store = open_shared(engine, &setup.config, &roots.threads_dir(), &ledger_spec(&config), now_ms)?;
         let signing_key = engine.signing_key()?;
-        let own = signing_key.public_key().fingerprint().to_string();
-        let listed = setup.config.workers.iter().map(|key| key.fingerprint().to_string());
-        let workers = listed.chain([own]).collect();
         // Leases of workers are judged by the name, as those of machines are.
         let owner = Owner { host: format!("{WORKER_HOST}{}", setup.name), ..current_owner() };
         let parent = setup.config.cache_dir(roots);
@@ -190,10 +187,10 @@ impl Worker {
             place,
             trees_dir,
             labels,
-            workers,
             trees: Mutex::default(),
             openings: Mutex::default(),
             bodies: Mutex::default(),
+            problem: Mutex::default(),
             refusals: Mutex::default(),
             places: Mutex::default(),
             is_healthy: AtomicBool::new(true),
@@ -228,6 +225,22 @@ impl Worker {
 
     fn store(&self) -> &StoreHandle {
         &self.place.store.store
+    }
+
+    /// The keys that count now.
+    fn keys(&self) -> Arc<CurrentKeys> {
+        self.setup.config.keys.current()
+    }
+
+    /// Why nothing may be taken, if that is so: the settings or the own key cannot be used. It is logged once.
+    fn problem(&self) -> Option<String> {
+        let problem = self.keys().problem.clone();
+        let mut last = lock(&self.problem);
+        if let Some(problem) = problem.as_ref().filter(|_| *last != problem) {
+            self.log(&format!("nothing is taken: {problem}"));
+        }
+        *last = problem;
+        last.clone()
     }
 
     pub(super) fn log(&self, line: &str) {
@@ -352,7 +365,7 @@ impl Worker {
             max_threads: self.setup.max_threads,
             running: status.running,
             is_draining: status.is_draining,
-            users: self.setup.config.users.iter().map(|key| key.fingerprint().to_string()).collect(),
+            users: self.keys().users.iter().map(|key| key.fingerprint().to_string()).collect(),
         };
         let body = serde_json::to_string(&offer).unwrap_or_default();
         let now_ms = self.setup.clock.now_ms();
@@ -394,6 +407,10 @@ impl Worker {
 
     /// Takes what waits.
     async fn take_waiting(self: &Arc<Self>) {
+        if self.problem().is_some() {
+            self.is_healthy.store(false, Ordering::Relaxed);
+            return;
+        }
         let policy = ClaimPolicy::Expired { now_ms: self.setup.clock.now_ms(), lease_ms: SHARED_LEASE_MS };
         match self.store().shared().submitted(&self.place.owner, policy, None).await {
             Ok(mut waiting) => {

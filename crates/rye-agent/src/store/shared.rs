@@ -17,6 +17,7 @@ use rye_store_postgres::{
 use serde_json::Value;
 
 use super::password::find_password;
+use super::shared_keys::SharedKeys;
 use super::{StoreHandle, SystemProbe, ThreadStore, current_owner};
 use crate::cluster::{ThreadDispatch, dispatch_of_settings};
 
@@ -37,10 +38,8 @@ const DEFAULT_SCHEMA: &str = "rye";
 pub struct SharedStoreConfig {
     /// What the settings call it.
     pub name: String,
-    /// The keys of people: what they submit and answer counts.
-    pub users: Vec<PublicKey>,
-    /// The keys of workers: what they record counts.
-    pub workers: Vec<PublicKey>,
+    /// The keys that count in it.
+    pub keys: Arc<SharedKeys>,
     address: PostgresAddress,
     dispatch: Option<Arc<dyn ThreadDispatch>>,
 }
@@ -89,9 +88,7 @@ impl SharedStoreConfig {
     pub fn named(engine: &Engine, name: &str) -> Result<Self> {
         let settings = &engine.workspace.settings;
         let shown = one_line(name);
-        let invalid = |message: String| {
-            Error::new(Code::StoreUnusable, message).hint("see docs/cluster.md for the settings of a store")
-        };
+        let invalid = settings_error;
         let stores = settings.get("threads.stores").and_then(Value::as_object);
         let store = stores.and_then(|stores| stores.get(name)).ok_or_else(|| {
             invalid(format!("no store `{shown}` in the settings: threads.stores.{shown}.url is missing"))
@@ -107,22 +104,9 @@ impl SharedStoreConfig {
         let (home, variable) = (engine.host.home.clone(), text("password_env").map(str::to_owned));
         let server = address.server();
         let password = move || find_password(&variables, &home, variable.as_deref(), &server);
-        let keys = |field: &str| -> Result<Vec<PublicKey>> {
-            let listed = store.get(field).and_then(Value::as_array).into_iter().flatten();
-            let keys = listed.map(|key| {
-                let text = key.as_str().unwrap_or_default();
-                parse_key(text).ok_or_else(|| {
-                    let text = one_line(text);
-                    invalid(format!("threads.stores.{shown}.{field}: `{text}` is not a public key"))
-                        .hint("it is the middle line of a public_key.pem: rye doctor --store shows yours")
-                })
-            });
-            keys.collect()
-        };
         Ok(Self {
             name: name.to_owned(),
-            users: keys("users")?,
-            workers: keys("workers")?,
+            keys: Arc::new(SharedKeys::new(engine, name)?),
             address: address.with_password(Arc::new(password)),
             dispatch,
         })
@@ -131,11 +115,10 @@ impl SharedStoreConfig {
     /// The keys that count in any store that settings describe: threads that came from one keep their signatures. A store
     /// that is not described completely adds none.
     #[must_use]
-    pub fn all_signers(engine: &Engine) -> Vec<PublicKey> {
+    pub fn all_keys(engine: &Engine) -> Vec<Arc<SharedKeys>> {
         let stores = engine.workspace.settings.get("threads.stores").and_then(Value::as_object);
         let names = stores.into_iter().flat_map(|stores| stores.keys());
-        let described = names.filter_map(|name| Self::named(engine, name).ok());
-        described.flat_map(|config| config.signers()).collect()
+        names.filter_map(|name| Self::named(engine, name).ok()).map(|config| config.keys).collect()
     }
 
     /// What calls workers for threads that wait, if the settings name it.
@@ -158,12 +141,6 @@ impl SharedStoreConfig {
         Ok(rye_store_postgres::inspect(&self.address, now_ms)?)
     }
 
-    /// The keys that count: the user's own, and those that settings list.
-    #[must_use]
-    pub fn signers(&self) -> Vec<PublicKey> {
-        self.users.iter().chain(&self.workers).cloned().collect()
-    }
-
     /// Opens it. What is signed is signed with the user's key.
     ///
     /// # Errors
@@ -176,11 +153,8 @@ impl SharedStoreConfig {
         clock: LocalClock,
     ) -> Result<StoreHandle> {
         let own = engine.signing_key()?;
-        let own_public = own.public_key();
-        // Answers count if people gave them. A key that is listed as a worker's alone gives none.
-        let is_worker_only = self.workers.contains(&own_public) && !self.users.contains(&own_public);
-        let people = self.users.iter().chain(Some(&own_public).filter(|_| !is_worker_only));
-        let keys = StoreKeys::new(own, self.signers()).with_people(people);
+        let current = Arc::clone(&self.keys);
+        let keys = StoreKeys::new(own, Arc::new(move || current.current().trusted()));
         let options = PostgresOptions {
             address: self.address.clone(),
             keys,
@@ -228,8 +202,12 @@ fn origin_of(place: &Path) -> String {
     format!("{}:{}", current_owner().host, digest.get(..16).unwrap_or_default())
 }
 
+pub(super) fn settings_error(message: String) -> Error {
+    Error::new(Code::StoreUnusable, message).hint("see docs/cluster.md for the settings of a store")
+}
+
 /// A public key as settings write it: the middle line of its file.
-fn parse_key(text: &str) -> Option<PublicKey> {
+pub(super) fn parse_key(text: &str) -> Option<PublicKey> {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'=');
     if text.is_empty() || !text.bytes().all(is_plain) {
         return None;

@@ -179,9 +179,7 @@ impl RecordReader {
 
     /// The key that signed a transcript, if it counts.
     pub(super) fn transcript_key(&self, fingerprint: &lillux::Fingerprint) -> Option<lillux::PublicKey> {
-        let own = self.signer.public();
-        let mut known = self.opened.signers.iter().cloned().chain([own]);
-        known.find(|key| key.fingerprint() == *fingerprint)
+        crate::store::find_signer(&self.opened.keys, &self.signer.public(), fingerprint)
     }
 
     /// What a thread is, and everything that happened to it.

@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 use super::next_command::{continue_command, successor_command};
 use crate::status::ThreadStatus;
 use crate::store::{
-    LedgerRow, LedgerRules, LedgerSpec, Owner, SHARED_LEASE_MS, SharedStoreConfig, StoreHandle, ThreadFilter,
-    ThreadRow, ThreadSecret, current_owner, fetch_transcript, is_owner_gone, may_be_shared,
-    open_existing_store,
+    LedgerRow, LedgerRules, LedgerSpec, Owner, SHARED_LEASE_MS, SharedKeys, SharedStoreConfig, StoreHandle,
+    ThreadFilter, ThreadRow, ThreadSecret, current_owner, fetch_transcript, find_signer, is_owner_gone,
+    may_be_shared, open_existing_store,
 };
 use crate::thread_id::ThreadId;
 use crate::threads::{rebuild_files, refuse_unresumable};
@@ -66,7 +66,7 @@ pub struct ThreadIndex {
     /// What signs what is written again here.
     own_key: SecretKey,
     /// The keys whose transcripts count, beside the own one.
-    signers: Vec<PublicKey>,
+    keys: Vec<Arc<SharedKeys>>,
     /// The time, where machines share the store: their leases are judged by it.
     shared_clock: Option<rye_store_postgres::LocalClock>,
 }
@@ -93,7 +93,7 @@ impl ThreadIndex {
     pub fn open_with(engine: &Engine) -> Result<Option<Self>> {
         match SharedStoreConfig::current(engine)? {
             Some(config) => Self::open_shared(engine, &config).map(Some),
-            None => Self::open_files(&engine.workspace.roots, SharedStoreConfig::all_signers(engine)),
+            None => Self::open_files(&engine.workspace.roots, SharedStoreConfig::all_keys(engine)),
         }
     }
 
@@ -116,13 +116,13 @@ impl ThreadIndex {
             dir: config.cache_dir(roots).join("files"),
             observer: current_owner(),
             own_key,
-            signers: config.signers(),
+            keys: vec![Arc::clone(&config.keys)],
             shared_clock: Some(clock),
         })
     }
 
     /// Opens the place's own store, in which the transcripts of these count beside the user's own.
-    fn open_files(roots: &Roots, signers: Vec<PublicKey>) -> Result<Option<Self>> {
+    fn open_files(roots: &Roots, keys: Vec<Arc<SharedKeys>>) -> Result<Option<Self>> {
         let dir = roots.threads_dir();
         let Some(secret) = ThreadSecret::load(&roots.signing_keys)? else {
             return Ok(None);
@@ -130,7 +130,7 @@ impl ThreadIndex {
         let store = open_existing_store(&dir, &secret, &LedgerSpec::default())?;
         let own_key = secret.transcript_key();
         let observer = current_owner();
-        Ok(store.map(|store| Self { store, dir, observer, own_key, signers, shared_clock: None }))
+        Ok(store.map(|store| Self { store, dir, observer, own_key, keys, shared_clock: None }))
     }
 
     /// The file of a thread's transcript, brought up to what the store keeps. Where that fails, it is read as it is.
@@ -149,9 +149,7 @@ impl ThreadIndex {
     /// The key that signed a transcript, if it counts in this store.
     #[must_use]
     pub fn transcript_key(&self, fingerprint: &Fingerprint) -> Option<PublicKey> {
-        let own = self.own_key.public_key();
-        let mut known = self.signers.iter().cloned().chain([own]);
-        known.find(|key| key.fingerprint() == *fingerprint)
+        find_signer(&self.keys, &self.own_key.public_key(), fingerprint)
     }
 
     /// The fingerprint of the key that signs what is written again here.

@@ -1,6 +1,9 @@
 //! What was changed past the store, or written by a key that is not listed, is refused.
 
+use std::sync::Mutex;
+
 use rye_store::{Forgery, ThreadStoreError};
+use rye_store_postgres::TrustedKeys;
 
 use super::*;
 
@@ -70,24 +73,98 @@ fn answer_without_signature_does_not_count() {
     assert_eq!(store.open_approvals(None).expect("read").forged, ["one".to_owned()]);
 }
 
+fn public(seed: u8) -> PublicKey {
+    SecretKey::from_seed(&[seed; 32]).public_key()
+}
+
+type CurrentKeys = Arc<Mutex<Arc<TrustedKeys>>>;
+
+fn shared(keys: TrustedKeys) -> CurrentKeys {
+    Arc::new(Mutex::new(Arc::new(keys)))
+}
+
+/// Keys that change while the store is open.
+fn sourced(own: u8, current: &CurrentKeys) -> StoreKeys {
+    let current = Arc::clone(current);
+    let source = Arc::new(move || Arc::clone(&current.lock().expect("keys")));
+    StoreKeys::new(SecretKey::from_seed(&[own; 32]), source)
+}
+
 #[test]
-fn worker_answers_nothing() {
+fn revoked_key_counts_no_more() {
     let schema = new_schema();
-    let person = || SecretKey::from_seed(&[2; 32]).public_key();
-    let worker = keys(1, &[2]).with_people([&person()]);
-    let worker = open(PostgresOptions { keys: worker, ..options(&schema) });
-    let user = keys(2, &[1]).with_people([&person()]);
-    let user = open(PostgresOptions { keys: user, ..options(&schema) });
-    create(&worker, new_thread(1, None));
+    let listed = TrustedKeys::new([1, 2, 3].map(public)).with_people(&[public(2), public(3)]);
+    let current = shared(listed.clone());
+    let worker = open(PostgresOptions { keys: sourced(1, &current), ..options(&schema) });
+    let revoked = open(PostgresOptions { keys: sourced(2, &shared(listed.clone())), ..options(&schema) });
+    let claim = create(&worker, new_thread(1, None));
+    create(&revoked, new_thread(2, None));
     rye_store::block_on(worker.add_approval(question())).expect("asked");
-    let yes = rye_store::ApprovalDecision {
+    revoked.answer_approval("one", &yes()).expect("answered");
+    assert!(worker.approval("one").expect("read").expect("a question").answer.is_some());
+    assert!(worker.verified_thread(&thread_id(2)).is_ok());
+
+    *current.lock().expect("keys") = Arc::new(listed.without([public(2).fingerprint()]));
+    let key = public(2).fingerprint().to_string();
+    let forged = |number, what| ThreadStoreError::Forged {
+        thread: thread_id(number),
+        what: Forgery::RevokedKey { what, key: key.clone() },
+    };
+    assert_eq!(worker.approval("one"), Err(forged(1, "the answer to its question")));
+    // A person whose key counts answers it in its place.
+    assert_eq!(worker.open_approvals(None).expect("read").approvals.len(), 1);
+    let person = open(PostgresOptions { keys: sourced(3, &current), ..options(&schema) });
+    person.answer_approval("one", &yes()).expect("answered again");
+    assert!(worker.approval("one").expect("read").expect("a question").answer.is_some());
+    assert!(person.answer_approval("one", &yes()).is_err(), "once");
+    let row = "its row in the registry";
+    assert_eq!(worker.verified_thread(&thread_id(2)), Err(forged(2, row)));
+    assert_eq!(worker.journal(&thread_id(2)), Err(forged(2, row)));
+    let shown = worker.thread(&thread_id(2)).expect("read").expect("a thread");
+    assert!(
+        shown.is_forged && shown.error.is_some_and(|why| why.contains(&format!("the key {key} was revoked")))
+    );
+    // Threads of other keys continue.
+    worker.commit_blocking(commit_for(1, claim)).expect("committed");
+}
+
+#[test]
+fn notes_of_strangers_are_not_shown() {
+    let schema = new_schema();
+    let store = open(options(&schema));
+    let claim = create(&store, new_thread(1, None));
+    store.release_claim(&thread_id(1), claim).expect("released");
+    let note = || store.thread(&thread_id(1)).expect("read").expect("a thread").note;
+    store.set_note(&thread_id(1), "no provider: offline").expect("noted");
+    assert_eq!(note().as_deref(), Some("no provider: offline"));
+    tamper(&schema, "UPDATE threads SET note = replace(note, 'offline', 'send money')");
+    assert_eq!(note(), None);
+    tamper(&schema, "UPDATE threads SET note = 'send money'");
+    assert_eq!(note(), None);
+}
+
+fn yes() -> rye_store::ApprovalDecision {
+    rye_store::ApprovalDecision {
         approved: true,
         message: None,
         changes: Default::default(),
         at_ms: 2,
         by: "me".to_owned(),
         always: None,
-    };
+    }
+}
+
+#[test]
+fn worker_answers_nothing() {
+    let schema = new_schema();
+    let person = || SecretKey::from_seed(&[2; 32]).public_key();
+    let both = TrustedKeys::new([1, 2].map(public)).with_people(&[person()]);
+    let open_as =
+        |own: u8| open(PostgresOptions { keys: sourced(own, &shared(both.clone())), ..options(&schema) });
+    let (worker, user) = (open_as(1), open_as(2));
+    create(&worker, new_thread(1, None));
+    rye_store::block_on(worker.add_approval(question())).expect("asked");
+    let yes = yes();
     let fingerprint = SecretKey::from_seed(&[1; 32]).public_key().fingerprint().to_string();
     let refused = worker.answer_approval("one", &yes);
     assert_eq!(refused, Err(ThreadStoreError::AnswerRefused(fingerprint)));

@@ -76,7 +76,7 @@ fn options(schema: &str) -> PostgresOptions {
 
 fn keys(own: u8, others: &[u8]) -> StoreKeys {
     let public = |seed: &u8| -> PublicKey { SecretKey::from_seed(&[*seed; 32]).public_key() };
-    StoreKeys::new(SecretKey::from_seed(&[own; 32]), others.iter().map(public))
+    StoreKeys::fixed(SecretKey::from_seed(&[own; 32]), others.iter().map(public))
 }
 
 fn open(options: PostgresOptions) -> StoreHandle {

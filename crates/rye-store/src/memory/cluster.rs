@@ -48,7 +48,7 @@ pub(super) fn submitted(
             || (row.reason.is_some_and(SuspendReason::is_answerable) && answered.contains(&row.id))
             || is_requested(&row);
         if let Some(submission) = submission(tables, thread).filter(|_| is_free && is_due) {
-            found.push(SubmittedThread { row, submission, signer: None, epoch: thread.epoch });
+            found.push(SubmittedThread { row, submission, signer: None, epoch: thread.epoch, forgery: None });
         }
     }
     found

@@ -11,7 +11,7 @@ use super::{ReservedPlace, Worker, lock};
 use crate::cluster::submission::SubmissionBody;
 use crate::cluster::tree::{WorkerTree, is_made_by_worker, must_run_on_other_worker, read_submission};
 use crate::driver::BoxFuture;
-use crate::store::{Submission, SubmittedThread};
+use crate::store::{Submission, SubmittedThread, ThreadStoreError};
 use crate::thread_id::ThreadId;
 use crate::threads::BackgroundHost;
 
@@ -19,8 +19,6 @@ use crate::threads::BackgroundHost;
 const REFUSAL_TTL: Duration = Duration::from_secs(30);
 /// Threads that are taken at the same time.
 const MAX_TAKEN_AT_ONCE: usize = 8;
-/// Submissions that are remembered.
-const MAX_KNOWN: usize = 4096;
 
 /// What becomes of a thread that waits.
 enum TakeOutcome {
@@ -101,13 +99,21 @@ impl Worker {
     }
 
     async fn take(self: &Arc<Self>, found: &SubmittedThread) -> Result<TakeOutcome> {
+        if let Some(problem) = self.problem() {
+            return Ok(TakeOutcome::Left(problem));
+        }
+        // A row that a revoked key signed says nothing.
+        if let Some(what) = found.forgery.clone() {
+            return Err(ThreadStoreError::Forged { thread: found.row.id.clone(), what }.into());
+        }
         let body = self.body(&found.submission).await?;
         let missing = body.labels.iter().find(|label| !self.labels.contains(*label));
         if let Some(label) = missing {
             return Ok(TakeOutcome::Left(format!("it does not offer {}", one_line(label))));
         }
         let (row, signer) = (&found.row, found.signer.as_deref());
-        if !is_made_by_worker(&row.id, &found.submission, row.records == 1, signer, &self.workers) {
+        let workers = self.keys().worker_names();
+        if !is_made_by_worker(&row.id, &found.submission, row.records == 1, signer, &workers) {
             let message = format!("submission refused: {} was not created by a listed worker", row.id);
             return Err(Error::new(Code::SubmissionRefused, message)
                 .hint("list the keys of all workers in threads.stores.NAME.workers"));
@@ -128,25 +134,19 @@ impl Worker {
         })
     }
 
-    /// What was submitted, verified once.
+    /// What was submitted. Its signature is verified once; that its key still counts, each time.
     async fn body(&self, submission: &Submission) -> Result<Arc<SubmissionBody>> {
-        let known = lock(&self.bodies).get(&submission.digest).cloned();
-        if let Some(body) = known.filter(|body| body.thread == submission.root) {
+        let keys = self.keys();
+        if let Some(body) = lock(&self.bodies).find(submission, &keys)? {
             return Ok(body);
         }
         let (store, submission) = (self.store().clone(), submission.clone());
-        let (digest, mut users) = (submission.digest, self.setup.config.users.clone());
-        users.push(self.place.signing_key.public_key());
-        let read = tokio::task::spawn_blocking(move || read_submission(&store, &submission, &users)).await;
+        let digest = submission.digest;
+        let read = tokio::task::spawn_blocking(move || read_submission(&store, &submission, &keys)).await;
         let read =
             read.map_err(|error| Error::new(Code::Io, format!("reading the submission failed: {error}")))?;
-        let body = Arc::new(read?);
-        let mut bodies = lock(&self.bodies);
-        if bodies.len() >= MAX_KNOWN {
-            bodies.clear();
-        }
-        bodies.insert(digest, Arc::clone(&body));
-        Ok(body)
+        let (body, signer) = read?;
+        Ok(lock(&self.bodies).insert(digest, body, signer))
     }
 
     /// The tree of a submission, with its files as the store has them; none as long as threads of it work here on others.

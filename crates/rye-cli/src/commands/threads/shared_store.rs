@@ -127,7 +127,8 @@ fn check_signers(
     findings: &mut Vec<DoctorFinding>,
 ) {
     let own = context.engine.workspace.own_key.clone();
-    let known: Vec<String> = config.signers().iter().chain(own.as_ref()).map(fingerprint).collect();
+    let known: Vec<String> =
+        config.keys.current().signers().iter().chain(own.as_ref()).map(fingerprint).collect();
     for signer in signers.iter().filter(|signer| !known.contains(signer)).take(MAX_NAMED) {
         let message = format!("threads are signed by {}, a key that is not listed", one_line(signer));
         let remedy = "if you know whose it is, list its public key in threads.stores.NAME.users or workers";
