@@ -63,7 +63,6 @@ pub struct SubmittedThread {
     pub epoch: u64,
     /// Why its row is refused, if a revoked key signed it: such a thread is not run.
     pub forgery: Option<Forgery>,
-    pub forgery: Option<Forgery>,
 }
 
 /// A worker, as it describes itself.
