@@ -5,7 +5,6 @@
 //! each name is looked at. Where a link is on the way, nothing is kept.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsString;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -101,16 +100,15 @@ impl LookedUp {
         now: Duration,
     ) -> Self {
         let mut all = Self::default();
-        let mut names: BTreeMap<&Path, Vec<(OsString, EntryKind)>> = BTreeMap::new();
-        for (path, kind) in &entries {
-            if let (Some(folder), Some(name)) = (path.parent(), path.file_name()) {
-                names.entry(folder).or_default().push((name.to_owned(), *kind));
-            }
+        let mut by_folder: BTreeMap<PathBuf, Vec<(PathBuf, EntryKind)>> = BTreeMap::new();
+        for (path, kind) in entries {
+            let folder = path.parent().unwrap_or(&path).to_owned();
+            by_folder.entry(folder).or_default().push((path, kind));
         }
-        for (folder, names) in names {
-            match stamps.get(folder).filter(|stamp| stamp.is_settled(now)) {
-                Some(stamp) => all.folders.push((folder.to_owned(), *stamp)),
-                None => all.entries.extend(names.into_iter().map(|(name, kind)| (folder.join(name), kind))),
+        for (folder, entries) in by_folder {
+            match stamps.get(&folder).filter(|stamp| stamp.is_settled(now)) {
+                Some(stamp) => all.folders.push((folder, *stamp)),
+                None => all.entries.extend(entries),
             }
         }
         all
@@ -140,6 +138,10 @@ impl FolderStamp {
     }
 }
 
+#[allow(
+    clippy::disallowed_methods,
+    reason = "it is compared with the times of files, which the kernel's clock gives"
+)]
 /// Follows every path. What was looked at is given if it tells when to follow them again.
 fn follow(root: &Path, paths: &[PathBuf]) -> (Arc<[PathBuf]>, Option<LookedUp>) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -165,6 +167,7 @@ fn follow(root: &Path, paths: &[PathBuf]) -> (Arc<[PathBuf]>, Option<LookedUp>) 
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "it is compared with the times of files")]
 mod tests {
     use std::os::unix::fs::symlink;
 
@@ -221,8 +224,8 @@ mod tests {
         let real = RealPaths::new();
         let own = folders.project.join("secret");
         prepare(&folders);
-        assert_eq!(found(&real, &folders), [own.clone()]);
-        assert_eq!(found(&real, &folders), [own.clone()]);
+        assert_eq!(found(&real, &folders), std::slice::from_ref(&own));
+        assert_eq!(found(&real, &folders), std::slice::from_ref(&own));
         // A link from a hidden name into the project.
         prepare(&folders);
         symlink(folders.project.join("open"), folders.home.join("keys")).expect("a link");
@@ -231,7 +234,7 @@ mod tests {
         assert_eq!(found(&real, &folders), [folders.project.join("open"), own.clone()]);
         remove(&folders.home.join("keys")).expect("removed");
         prepare(&folders);
-        assert_eq!(found(&real, &folders), [own.clone()]);
+        assert_eq!(found(&real, &folders), std::slice::from_ref(&own));
         // A folder on the way becomes a link.
         prepare(&folders);
         std::fs::rename(folders.home.join("config"), folders.project.join("moved")).expect("renamed");
