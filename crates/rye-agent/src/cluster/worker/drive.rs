@@ -62,7 +62,7 @@ impl Worker {
             return Ok(DriveStep::Finished(DriveOutcome::Refused(reason)));
         };
         if row.is_forged {
-            return later("its row is not signed by a listed key");
+            return later(row.error.as_deref().unwrap_or("its row is not signed by a listed key"));
         }
         if row.status.is_terminal() {
             return Ok(DriveStep::Finished(DriveOutcome::Done));
