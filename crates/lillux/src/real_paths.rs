@@ -138,11 +138,11 @@ impl FolderStamp {
     }
 }
 
+/// Follows every path. What was looked at is given if it tells when to follow them again.
 #[allow(
     clippy::disallowed_methods,
     reason = "it is compared with the times of files, which the kernel's clock gives"
 )]
-/// Follows every path. What was looked at is given if it tells when to follow them again.
 fn follow(root: &Path, paths: &[PathBuf]) -> (Arc<[PathBuf]>, Option<LookedUp>) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     // Before anything in them is looked at: a change in between shows in the next stamp.

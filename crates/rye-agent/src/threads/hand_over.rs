@@ -16,7 +16,7 @@ impl Threads {
 }
 
 impl ThreadRuntime {
-    /// As there. One that no worker could take now is left: it would be called for in vain, and not again.
+    /// As there. One that no worker could take now is left: its call would come to nothing, and not be made again.
     pub(super) async fn hand_over(&self, id: &ThreadId) -> Result<()> {
         let Some(dispatch) = self.dispatch.clone() else { return Ok(()) };
         let found = self.store.submitted(&self.owner, self.claim_policy(), Some(id)).await?;
